@@ -1,0 +1,1 @@
+"""Devices, one file each: cpu (eager and compiled), sim (timed, no arithmetic)."""

@@ -1,0 +1,1 @@
+"""Layers of the model graphs; everything here is traced, so it holds no host code."""

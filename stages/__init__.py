@@ -1,0 +1,1 @@
+"""The pipeline, in the order a request meets it; README.md beside this file draws it."""

@@ -1,0 +1,93 @@
+"""Opens the channels between the stages; each size has its reason here.
+
+Rule: past admission every send by a shared stage is `send_nowait`, so one slow reader never stalls another.
+
+| channel | size | why |
+|---|---|---|
+| admission | --max-queued-requests | a full one is the queue-full 503; see Admission |
+| scheduler inbox | unbounded | orders and facts are few: one StepDone, a few Cancels a request |
+| plans | 1 | the scheduler plans one step ahead of the device at most |
+| tokens | unbounded | one batch a step; the detokenizer is faster than a step, and the mailboxes bound what it writes |
+| mailbox | sized at admission | a reader that falls MAILBOX_DELTAS behind is cut off |
+| prompts | PROMPT_QUEUE | waiting to be tokenized; a full one is the queue-full 503 too |
+| stats | STATS_QUEUE | lossy, losses are counted |
+"""
+
+import math
+from collections.abc import Callable
+
+import trio
+from attrs import define, field
+
+from stages.messages import Arrived, ChoiceKey, Event, SchedulerInbox, StepPlan, Submit, Tokens
+
+MAILBOX_DELTAS = 4096
+PROMPT_QUEUE = 4096
+STATS_QUEUE = 4096
+
+
+@define(eq=False)
+class Admission:
+    """The queue in front of the scheduler: a bounded channel whose buffer the policy orders and a Cancel can leave.
+
+    `send_nowait` raising trio.WouldBlock *is* the queue-full 503: the length of `waiting` is the only count there is.
+    """
+
+    max_waiting: int
+    wake: Callable[[Arrived], None]
+    waiting: dict[ChoiceKey, Submit] = field(factory=dict)
+    closed: bool = False
+
+    def send_nowait(self, submits: tuple[Submit, ...]) -> None:
+        """Queue all choices of a request or none; raises trio.WouldBlock when full, ClosedResourceError in a drain."""
+        if self.closed:
+            raise trio.ClosedResourceError
+        if len(self.waiting) + len(submits) > self.max_waiting:
+            raise trio.WouldBlock
+        for submit in submits:
+            self.waiting[submit.key] = submit
+        self.wake(Arrived())
+
+    def take(self, key: ChoiceKey) -> Submit:
+        """Remove and return one waiting choice; raises KeyError when it is not waiting."""
+        return self.waiting.pop(key)
+
+    def close(self) -> None:
+        """Refuse everything from now on; what waits is kept."""
+        self.closed = True
+
+
+@define(eq=False)
+class Channels:
+    """Both ends of every channel of one engine."""
+
+    admission: Admission
+    scheduler_send: "trio.MemorySendChannel[SchedulerInbox]"
+    scheduler_receive: "trio.MemoryReceiveChannel[SchedulerInbox]"
+    plans_send: "trio.MemorySendChannel[StepPlan]"
+    plans_receive: "trio.MemoryReceiveChannel[StepPlan]"
+    tokens_send: "trio.MemorySendChannel[Tokens]"
+    tokens_receive: "trio.MemoryReceiveChannel[Tokens]"
+
+
+def open_channels(max_queued_requests: int) -> Channels:
+    """Return the channels of one engine with an admission queue of max_queued_requests choices."""
+    scheduler_send, scheduler_receive = trio.open_memory_channel[SchedulerInbox](math.inf)
+    plans_send, plans_receive = trio.open_memory_channel[StepPlan](1)
+    tokens_send, tokens_receive = trio.open_memory_channel[Tokens](math.inf)
+    return Channels(
+        admission=Admission(max_queued_requests, scheduler_send.send_nowait),
+        scheduler_send=scheduler_send,
+        scheduler_receive=scheduler_receive,
+        plans_send=plans_send,
+        plans_receive=plans_receive,
+        tokens_send=tokens_send,
+        tokens_receive=tokens_receive,
+    )
+
+
+def open_mailbox(
+    max_new_tokens: int, num_choices: int
+) -> "tuple[trio.MemorySendChannel[Event], trio.MemoryReceiveChannel[Event]]":
+    """Return a mailbox that holds every Delta of a short request, or MAILBOX_DELTAS of a long one, and every Ended."""
+    return trio.open_memory_channel[Event](min(max_new_tokens, MAILBOX_DELTAS) * num_choices + num_choices)

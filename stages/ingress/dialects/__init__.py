@@ -1,0 +1,1 @@
+"""Dialects, one file each: JSON to neutral messages and back; core."""

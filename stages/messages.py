@@ -1,0 +1,323 @@
+"""Every class that crosses a channel; each docstring begins `from -> to`.
+
+Messages are frozen and never changed after sending. Orders are imperative (Submit, Cancel), facts are past tense
+(StepDone, Ended), data are nouns (Delta, Usage).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import trio
+from attrs import field, frozen
+
+from graphs.step import StepInput, StepOutput
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a client asks for: dialect -> request task
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Sampling:
+    """How the next token is drawn; a seed of None is replaced by a fresh one at admission."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+
+
+@frozen
+class Limits:
+    """When generation ends; max_new_tokens None means the rest of the context."""
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+
+
+@frozen
+class Tool:
+    """A function the model may call; parameters is its JSON schema or None."""
+
+    name: str
+    definition: Mapping[str, Any]
+    parameters: Mapping[str, Any] | None = None
+
+
+@frozen
+class TextForm:
+    """How token ids become text; parsers are off for raw text, and keep_stop leaves a matched stop string in."""
+
+    skip_special_tokens: bool = True
+    keep_stop: bool = False
+    parse_reasoning: bool = False
+    parse_tools: bool = False
+    stream_reasoning: bool = True
+    tools: tuple[Tool, ...] = ()
+
+
+@frozen
+class Chat:
+    """Messages and tools for the chat template, in neutral form.
+
+    A message is a mapping with role, content (str, or None), and where they apply reasoning_content (str),
+    tool_calls (list of {id, name, arguments: mapping}), tool_call_id; template holds the switches the template
+    knows (reasoning_effort, enable_thinking, clear_thinking).
+    """
+
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Tool, ...] = ()
+    template: Mapping[str, Any] = field(factory=dict)
+    continue_final_message: bool = False
+
+
+@frozen
+class Ask:
+    """dialect -> request task: one prompt and what to do with it, n choices of it."""
+
+    request_id: str
+    prompt: Chat | str | tuple[int, ...]
+    sampling: Sampling = Sampling()
+    limits: Limits = Limits()
+    form: TextForm = TextForm()
+    num_choices: int = 1
+    stream: bool = False
+    logprobs: bool = False
+    num_top_logprobs: int = 0
+    priority: int | None = None
+    timeout_s: float | None = None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Request task <-> prompt stage
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@frozen(eq=False)
+class Render:
+    """request task -> prompt stage: make ids of a prompt; the answer, a Prompt or a RequestError, goes to `reply`."""
+
+    prompt: Chat | str | tuple[int, ...]
+    reply: "trio.MemorySendChannel[Prompt | Exception]"
+
+
+@frozen
+class Prompt:
+    """prompt stage -> request task: ids, and whether generation begins inside the thinking block."""
+
+    token_ids: tuple[int, ...]
+    in_reasoning: bool
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# -> scheduler
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class ChoiceKey:
+    """Names one running choice: the request's id and the choice's index."""
+
+    request_id: str
+    choice: int
+
+    def __str__(self) -> str:
+        """Return the key as it stands in logs."""
+        return f"{self.request_id}/{self.choice}"
+
+
+@frozen(eq=False)
+class Submit:
+    """request task -> scheduler: run one choice; its Deltas and its one Ended go to `mailbox`, sized at admission.
+
+    Everything is resolved: sampling.seed is an int, max_new_tokens is within the context, stop_token_ids holds
+    the model's end tokens too unless ignore_eos.
+    """
+
+    key: ChoiceKey
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    seed: int
+    max_new_tokens: int
+    min_new_tokens: int
+    stop_token_ids: frozenset[int]
+    stop: tuple[str, ...]
+    form: TextForm
+    in_reasoning: bool
+    logprobs: bool
+    num_top_logprobs: int
+    priority: int
+    mailbox: "trio.MemorySendChannel[Event]"
+
+
+@frozen
+class Cancel:
+    """request task, detokenizer or admin -> scheduler: end these choices and free what they hold.
+
+    With choice None every choice of the request ends. `deliver` says whether an Ended("abort") must reach the mailbox
+    (an admin's abort) or nobody listens any more (a client that left, a stop string found).
+    """
+
+    request_id: str
+    choice: int | None = None
+    deliver: bool = False
+    message: str = "Aborted"
+
+
+@frozen
+class Arrived:
+    """admission -> scheduler: the queue has something new."""
+
+
+@frozen
+class Drain:
+    """server -> scheduler: admit nothing more, finish what runs, then return."""
+
+
+@frozen(eq=False)
+class StepPlan:
+    """scheduler -> executor: one step; rows name whose row is whose, input is what the device reads."""
+
+    step: int
+    input: StepInput
+
+
+@frozen(eq=False)
+class StepDone:
+    """executor -> scheduler: the step's output."""
+
+    step: int
+    output: StepOutput
+
+
+@frozen(eq=False)
+class StepFailed:
+    """executor -> scheduler: the device is lost."""
+
+    step: int
+    error: Exception
+
+
+SchedulerInbox = Arrived | Cancel | Drain | StepDone | StepFailed
+
+# ---------------------------------------------------------------------------------------------------------------------
+# scheduler -> detokenizer -> request task
+# ---------------------------------------------------------------------------------------------------------------------
+
+FinishKind = Literal["stop", "length", "abort", "error"]
+
+
+@frozen
+class Finish:
+    """Why a choice ended: matched is the stop token id or stop string, status the HTTP status of a refusal."""
+
+    kind: FinishKind
+    matched: int | str | None = None
+    message: str | None = None
+    status: int | None = None
+
+
+@frozen
+class Usage:
+    """Token counts of one choice so far."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@frozen(eq=False)
+class TokensRow:
+    """One choice's share of a step: new ids with their logprobs, and the end if it ended."""
+
+    submit: Submit
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
+    finish: Finish | None = None
+    usage: Usage = Usage(0, 0)
+
+
+@frozen(eq=False)
+class Tokens:
+    """scheduler -> detokenizer: one batch a step, all rows."""
+
+    rows: tuple[TokensRow, ...]
+
+
+@frozen
+class TokenLogprob:
+    """One generated token's logprob, its exact bytes, and the best alternatives as (id, logprob, bytes)."""
+
+    token_id: int
+    logprob: float
+    token_bytes: bytes
+    top: tuple[tuple[int, float, bytes], ...] = ()
+
+
+@frozen
+class ToolCallDelta:
+    """A piece of a tool call: name comes once, first; arguments pieces joined are one JSON object's text."""
+
+    index: int
+    name: str | None = None
+    arguments: str = ""
+
+
+@frozen
+class Delta:
+    """detokenizer -> request task: what one step added to a choice; text is visible text, all pieces may be empty."""
+
+    choice: int
+    token_ids: tuple[int, ...]
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    usage: Usage = Usage(0, 0)
+
+
+@frozen
+class Ended:
+    """detokenizer -> request task: the end of a choice; exactly one a choice, always last."""
+
+    choice: int
+    finish: Finish
+    usage: Usage
+
+
+Event = Delta | Ended
+
+# ---------------------------------------------------------------------------------------------------------------------
+# anyone -> stats
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Record:
+    """anyone -> stats: a count or a time, never text; lossy, and losses are counted."""
+
+    name: str
+    value: float = 1.0
+
+
+@frozen
+class Load:
+    """scheduler -> stats: where the engine stands after a step."""
+
+    running: int
+    waiting: int
+    waiting_tokens: int
+    used_pages: int
+    total_pages: int
+    used_slots: int
+    total_slots: int
+    page_size_tokens: int
+
+
+StatsInbox = Record | Load

@@ -1,0 +1,1 @@
+"""Chat template and tokenizer, on their own thread."""

@@ -1,0 +1,127 @@
+"""One request from ask to answer: the page to read first.
+
+    dialect --Ask--> answer() --Render--> prompt stage --Prompt--> answer()
+                     answer() --Submit--> admission -> scheduler -> executor -> scheduler -> detokenizer
+                     answer() <--Delta, Delta, ..., Ended-- mailbox <-- detokenizer
+
+One request is one cancel scope: a client that leaves, a deadline and a drain all end in that scope's exit, which posts
+Cancel without awaiting anything. The Ended of every choice is always the last thing its mailbox brings.
+"""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+from attrs import frozen
+
+from stages.channels import open_mailbox
+from stages.engine.port import Engine
+from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, QueueFull
+from stages.messages import Ask, ChoiceKey, Event, Prompt, Render, Submit
+from stages.settings import ModelSettings
+
+
+@frozen(eq=False)
+class Services:
+    """What a request task needs of the rest of the server."""
+
+    engine: Engine
+    prompts: "trio.MemorySendChannel[Render]"
+    model: ModelSettings
+
+
+@frozen(eq=False)
+class Answer:
+    """A request that was admitted: its prompt, and its events until every choice has ended."""
+
+    ask: Ask
+    prompt: Prompt
+    events: "trio.MemoryReceiveChannel[Event]"
+
+
+@asynccontextmanager
+async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
+    """Render, check and queue `ask`, giving its Answer; leaving the block frees whatever the request still holds.
+
+    Raises RequestError for what the client can mend, QueueFull or Draining when the engine takes nothing now.
+    """
+    prompt = await render(ask, services)
+    max_new_tokens = fit(ask, len(prompt.token_ids), services.model)
+    mailbox, events = open_mailbox(max_new_tokens, ask.num_choices)
+    services.engine.submit(tuple(_submits(ask, prompt, max_new_tokens, services.model, mailbox)))
+    try:
+        yield Answer(ask, prompt, events)
+    finally:
+        services.engine.cancel(ask.request_id)
+        events.close()
+
+
+async def render(ask: Ask, services: Services) -> Prompt:
+    """Return the ids of the ask's prompt from the prompt stage; raises its RequestError, or QueueFull."""
+    reply, answer = trio.open_memory_channel[Prompt | Exception](1)
+    try:
+        services.prompts.send_nowait(Render(ask.prompt, reply))
+    except trio.WouldBlock:
+        raise QueueFull from None
+    try:
+        prompt = await answer.receive()
+    except trio.EndOfChannel:
+        raise EngineFailure("the prompt stage dropped a request") from None
+    if isinstance(prompt, Exception):
+        raise prompt
+    return prompt
+
+
+def fit(ask: Ask, prompt_tokens: int, model: ModelSettings) -> int:
+    """Return how many tokens may be generated after prompt_tokens; raises ContextOverflow or InvalidRequest."""
+    context = model.context_length_tokens
+    wanted = ask.limits.max_new_tokens
+    if prompt_tokens == 0:
+        raise InvalidRequest("The prompt is empty.", "prompt")
+    if prompt_tokens >= context:
+        raise ContextOverflow(
+            f"The input ({prompt_tokens} tokens) is longer than the model's context length ({context} tokens).",
+            prompt_tokens=prompt_tokens,
+            requested_tokens=wanted,
+            context_tokens=context,
+        )
+    if wanted is None:
+        return context - prompt_tokens
+    if prompt_tokens + wanted > context:
+        raise ContextOverflow(
+            f"Requested token count exceeds the model's maximum context length of {context} tokens. You requested a "
+            f"total of {prompt_tokens + wanted} tokens: {prompt_tokens} tokens from the input messages and {wanted} "
+            "tokens for the completion. Please reduce the number of tokens in the input messages or the completion "
+            "to fit within the limit.",
+            prompt_tokens=prompt_tokens,
+            requested_tokens=wanted,
+            context_tokens=context,
+        )
+    return wanted
+
+
+def _submits(
+    ask: Ask, prompt: Prompt, max_new_tokens: int, model: ModelSettings, mailbox: "trio.MemorySendChannel[Event]"
+) -> list[Submit]:
+    seed = ask.sampling.seed if ask.sampling.seed is not None else secrets.randbits(62)
+    stop_token_ids = frozenset() if ask.limits.ignore_eos else ask.limits.stop_token_ids | model.eos_token_ids
+    return [
+        Submit(
+            key=ChoiceKey(ask.request_id, choice),
+            prompt_ids=prompt.token_ids,
+            sampling=ask.sampling,
+            seed=seed + choice,
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=ask.limits.min_new_tokens,
+            stop_token_ids=stop_token_ids,
+            stop=ask.limits.stop,
+            form=ask.form,
+            in_reasoning=prompt.in_reasoning,
+            logprobs=ask.logprobs,
+            num_top_logprobs=ask.num_top_logprobs,
+            priority=ask.priority or 0,
+            mailbox=mailbox,
+        )
+        for choice in range(ask.num_choices)
+    ]

@@ -1,0 +1,1 @@
+"""Counts what happens; lossy, never in the way."""

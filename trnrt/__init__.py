@@ -1,0 +1,1 @@
+"""Wiring: knows which parts exist and does no work itself."""

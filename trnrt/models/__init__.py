@@ -1,0 +1,1 @@
+"""One card per served model: architecture, template, parsers, stop ids."""
