@@ -55,9 +55,22 @@ def routes() -> Iterable[str]:
         yield f"| `{route.path}` | {', '.join(route.methods)} | `stages/ingress/info.py` |"
 
 
+def messages() -> Iterable[str]:
+    import stages.messages as module
+
+    yield "| message | from -> to | what |"
+    yield "|---|---|---|"
+    for name, value in vars(module).items():
+        if isinstance(value, type) and attrs.has(value) and value.__module__ == module.__name__:
+            route, colon, what = (value.__doc__ or "").partition(": ")
+            if "->" in route and colon:
+                yield f"| `{name}` | {route} | {what.splitlines()[0]} |"
+
+
 TABLES: dict[str, tuple[str, Callable[[], Iterable[str]]]] = {
     "flags": ("docs/CONFIGURATION.md", flags),
     "presets": ("docs/CONFIGURATION.md", presets),
+    "messages": ("stages/README.md", messages),
     "routes": ("docs/API.md", routes),
 }
 

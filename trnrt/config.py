@@ -65,7 +65,7 @@ class Config:
     max_running_requests: int = setting(32, "scheduler", "requests in one decode step at most", low=1)
     max_queued_requests: int = setting(2048, "scheduler", "requests that may wait; 503 above", low=1)
     max_total_tokens: int | None = setting(
-        None, "scheduler", "tokens the paged cache holds; 65,536 or the context", low=64
+        None, "scheduler", "tokens the paged cache holds; 65,536 to 262,144 by the context", low=64
     )
     chunked_prefill_size: int = setting(256, "scheduler", "prompt tokens of one request in one step", low=64)
     schedule_policy: str = setting("fcfs", "scheduler", "order of the queue: fcfs")
