@@ -66,7 +66,7 @@ async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Se
 
 
 async def refuse(error: Exception, shape: ErrorBody, request_id: str, wire: Wire) -> None:
-    """Answer with a status and an error body in `shape`; what is not a known error is logged and told as a plain 500."""
+    """Answer with a status and an error body in `shape`; what is not a known error is logged and told as a 500."""
     status, told, headers = describe(error)
     await send_json(wire, status, shape(told, status, request_id), headers)
 
