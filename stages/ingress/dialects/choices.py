@@ -59,7 +59,7 @@ class Choice:
     calls: Calls = field(factory=Calls)
     token_ids: list[int] = field(factory=list)
     logprobs: list[TokenLogprob] = field(factory=list)
-    usage: Usage = Usage(0, 0)
+    usage: Usage = field(factory=lambda: Usage(0, 0))
     finish: Finish | None = None
 
     def add(self, event: Event) -> None:

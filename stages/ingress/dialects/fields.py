@@ -1,6 +1,6 @@
 """Strict reading of JSON into attrs classes: no value is ever converted, and every complaint names its dotted field.
 
-A wire class lists the fields a dialect knows; `read` fills it and leaves unknown keys alone. Rules, the same everywhere:
+A wire class lists the fields a dialect knows; `read` fills it and leaves unknown keys alone. Rules, everywhere the same:
 an explicit null is an absent field; true is not an integer and "0.7" is not a number; an integer is fine where a float
 is wanted; integers are 64-bit. What is wrong is told by FieldError, which each dialect words in its own way
 (`in_words` for people, `in_serde` as SGLang's gate has it).
@@ -162,9 +162,8 @@ def _list_hook(type_: Any) -> Hook:
     def hook(value: Any, _: Any) -> Any:
         if not isinstance(value, list):
             raise FieldError(value, "a sequence")
-        if item_type is int and value and set(map(type, value)) == {int}:
-            if INT64_MIN <= min(value) and max(value) <= INT64_MAX:  # a prompt of a million ids: no call per item
-                return make(value)
+        if item_type is int and _all_int64(value):  # a prompt may hold a million ids: no call for each
+            return make(value)
         items = []
         for index, item in enumerate(value):
             try:
@@ -174,6 +173,10 @@ def _list_hook(type_: Any) -> Hook:
         return make(items)
 
     return hook
+
+
+def _all_int64(value: list[Any]) -> bool:
+    return set(map(type, value)) == {int} and min(value) >= INT64_MIN and max(value) <= INT64_MAX
 
 
 def _dict_hook(type_: Any) -> Hook:
@@ -265,7 +268,7 @@ _SHAPES = {
 def _shape(type_: Any) -> _Shape:
     if type_ in _SHAPES:
         return _SHAPES[type_]
-    if typing.get_origin(type_) in (list, tuple):
+    if _origin(type_) in (list, tuple):
         item = typing.get_args(type_)[0]
         arms = _arms(item) if _is_union(item) else [item]
         return _Shape("a sequence", (list,), _shape(arms[0]) if arms[0] is not Any else None)
@@ -273,7 +276,11 @@ def _shape(type_: Any) -> _Shape:
 
 
 def _is_union(type_: Any) -> bool:
-    return typing.get_origin(type_) in (typing.Union, types.UnionType)
+    return _origin(type_) in (typing.Union, types.UnionType)
+
+
+def _origin(type_: Any) -> Any:
+    return typing.get_origin(type_)
 
 
 def _make_converter() -> cattrs.Converter:
@@ -283,8 +290,8 @@ def _make_converter() -> cattrs.Converter:
     converter.register_structure_hook(float, _float)
     converter.register_structure_hook(bool, _bool)
     converter.register_structure_hook(str, _str)
-    converter.register_structure_hook_factory(lambda t: typing.get_origin(t) in (list, tuple), _list_hook)
-    converter.register_structure_hook_factory(lambda t: typing.get_origin(t) is dict, _dict_hook)
+    converter.register_structure_hook_factory(lambda t: _origin(t) in (list, tuple), _list_hook)
+    converter.register_structure_hook_factory(lambda t: _origin(t) is dict, _dict_hook)
     converter.register_structure_hook_factory(attrs.has, _class_hook)
     converter.register_structure_hook_factory(_is_union, _union_hook)
     return converter
