@@ -1,6 +1,6 @@
 """Strict reading of JSON into attrs classes: no value is ever converted, and every complaint names its dotted field.
 
-A wire class lists the fields a dialect knows; `read` fills it and leaves unknown keys alone. Rules, everywhere the same:
+A wire class lists the fields a dialect knows; `read` fills it and leaves unknown keys alone. Rules for all of them:
 an explicit null is an absent field; true is not an integer and "0.7" is not a number; an integer is fine where a float
 is wanted; integers are 64-bit. What is wrong is told by FieldError, which each dialect words in its own way
 (`in_words` for people, `in_serde` as SGLang's gate has it).

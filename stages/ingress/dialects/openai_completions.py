@@ -41,7 +41,7 @@ from stages.settings import ModelSettings
 
 KIND = "text_completion"
 DEFAULT_MAX_TOKENS = 16
-MAX_PROMPTS = 1024
+MAX_PROMPTS = 4096
 
 _NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "suffix": ("",),
@@ -92,15 +92,11 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
 
 
 def _prompts(body: CompletionBody) -> list[str | tuple[int, ...]]:
-    given = body.prompt
-    prompts: list[str | tuple[int, ...]]
-    if given is None or isinstance(given, str):
-        prompts = [given or ""]
-    elif given and isinstance(given[0], int):
-        prompts = [tuple(given)]  # type: ignore[arg-type]  # the reader gives lists of one kind
-    else:
-        prompts = [item if isinstance(item, str) else tuple(item) for item in given]  # type: ignore[arg-type]
-    if not prompts or not all(prompts):
+    given: Any = body.prompt
+    is_single = not isinstance(given, list) or not given or isinstance(given[0], int)
+    items = [given] if is_single else given
+    prompts = [tuple(item) if isinstance(item, list) else item or "" for item in items]
+    if not all(prompts):
         raise invalid("prompt", "Prompt cannot be empty")
     if len(prompts) > MAX_PROMPTS:
         raise invalid("prompt", f"at most {MAX_PROMPTS} prompts are allowed, got {len(prompts)}")
