@@ -137,7 +137,11 @@ def open_prompter(settings: PromptSettings) -> Prompter:
     """Load template and tokenizer and check one against the other; raises StartupError."""
     template, tokenizer = load_template(settings.template), open_prompt_tokenizer(settings.tokenizer_path)
     call = {"id": "1", "name": "f", "arguments": {"k": "v"}}
-    turns = [{"role": "user"}, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "1"}]
+    turns: list[dict[str, object]] = [
+        {"role": "user"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1"},
+    ]
     try:
         tokenizer.encode_segments([template(Chat(tuple(turns), (Tool("f", {"name": "f"}),)))])
     except KeyError as error:
