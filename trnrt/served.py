@@ -11,11 +11,11 @@ from stages.errors import CheckpointError, ConfigError
 from stages.messages import Sampling
 from stages.settings import ModelSettings
 from trnrt.config import Config
-from trnrt.models import card_for
+from trnrt.models import card_for, demo
 from trnrt.models.card import ModelCard
 
-DEMO_FILES = Path(__file__).parent / "models" / "demo_files"
-DEMO_NAME = "glm-5.3-flash-demo"
+DEMO_FILES = Path(demo.__file__).parent / "demo_files"
+DEMO_NAME = demo.CARD.name
 
 
 @frozen

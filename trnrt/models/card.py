@@ -1,14 +1,14 @@
-"""What a card says."""
+"""What a card says of a served model."""
 
 from attrs import frozen
 
 
 @frozen
 class ModelCard:
-    """A served model: its config.json's model_type, prompt template and parsers; None is no parser."""
+    """A served model: its architecture's file under graphs/models, its chat template and its parsers by name."""
 
-    model_type: str
-    title: str
+    name: str
+    architecture: str
     template: str
     reasoning_parser: str | None
     tool_call_parser: str | None

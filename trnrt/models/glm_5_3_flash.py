@@ -1,10 +1,10 @@
-"""GLM-5.3-Flash: KDA and sparse MLA, MoE, one MTP layer; the small model that ships with the package is one too."""
+"""GLM-5.3-Flash, as published: weights come with --model-path."""
 
 from trnrt.models.card import ModelCard
 
 CARD = ModelCard(
-    model_type="glm5_next",
-    title="GLM-5.3-Flash",
+    name="glm-5.3-flash",
+    architecture="glm5_next",
     template="glm5",
     reasoning_parser="glm45",
     tool_call_parser="glm47",
