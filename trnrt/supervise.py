@@ -1,11 +1,14 @@
 """Tasks that may not die unnoticed."""
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
 
 from stages.errors import EngineFailure
+
+log = logging.getLogger("trnrt")
 
 
 def linked(
@@ -17,6 +20,18 @@ def linked(
         await stage(*args, task_status=task_status)
         if not may_end():
             raise EngineFailure(f"the {name} stage ended by itself")
+
+    return run
+
+
+def contained(stage: Callable[..., Awaitable[None]], name: str) -> Callable[..., Awaitable[None]]:
+    """Return `stage` as a task whose failures are logged and end nothing but itself."""
+
+    async def run(*args: Any, task_status: "trio.TaskStatus[Any]" = trio.TASK_STATUS_IGNORED) -> None:
+        try:
+            await stage(*args, task_status=task_status)
+        except Exception:
+            log.exception("the %s stage failed; serving goes on without it", name)
 
     return run
 

@@ -1,0 +1,1 @@
+"""Builds the device that Config names."""
