@@ -6,9 +6,7 @@ from typing import Any
 from attrs import frozen
 
 from stages.ingress.dialect import Call, Dialect, Parsed, Route
-from stages.ingress.dialects.common import (
-    MAX_TOP_LOGPROBS,
-)
+from stages.ingress.dialects.common import MAX_TOP_LOGPROBS
 from stages.ingress.dialects.openai_chat_answer import ChatEncoder
 from stages.ingress.dialects.openai_common import (
     CommonBody,

@@ -12,11 +12,7 @@ from attrs import define, field
 
 from stages.ingress.dialect import Collected
 from stages.ingress.dialects.choices import Calls, Choice, Tally, finite, fold, tally, token_text
-from stages.ingress.dialects.common import (
-    DONE,
-    WEIGHT_VERSION,
-    frame,
-)
+from stages.ingress.dialects.common import DONE, WEIGHT_VERSION, frame
 from stages.ingress.dialects.openai_common import (
     Head,
     StreamOptions,

@@ -12,13 +12,7 @@ from attrs import define, field, frozen
 
 from stages.ingress.dialect import Call, Collected, Dialect, Parsed, Route
 from stages.ingress.dialects.choices import Tally, finite, fold, tally, token_text
-from stages.ingress.dialects.common import (
-    DONE,
-    MAX_PROMPTS,
-    MAX_TOP_LOGPROBS,
-    WEIGHT_VERSION,
-    frame,
-)
+from stages.ingress.dialects.common import DONE, MAX_PROMPTS, MAX_TOP_LOGPROBS, WEIGHT_VERSION, frame
 from stages.ingress.dialects.openai_common import (
     CommonBody,
     Head,

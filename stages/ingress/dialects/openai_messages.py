@@ -8,9 +8,7 @@ from attrs import frozen
 
 from stages.errors import InvalidRequest
 from stages.ingress.dialects.fields import FieldError, clean, clean_json, read
-from stages.ingress.dialects.openai_common import (
-    invalid,
-)
+from stages.ingress.dialects.openai_common import invalid
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _PART_KEY = {"text": "text", "refusal": "refusal"}

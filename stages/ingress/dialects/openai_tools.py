@@ -7,9 +7,7 @@ from attrs import frozen
 
 from stages.errors import InvalidRequest
 from stages.ingress.dialects.fields import FieldError, clean_json, read
-from stages.ingress.dialects.openai_common import (
-    invalid,
-)
+from stages.ingress.dialects.openai_common import invalid
 from stages.messages import Tool
 
 MAX_NAME_CHARACTERS = 128

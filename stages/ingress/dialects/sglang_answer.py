@@ -9,12 +9,7 @@ from attrs import define, field
 from stages.errors import EngineFailure
 from stages.ingress.dialect import Call, Collected
 from stages.ingress.dialects.choices import finite, token_text
-from stages.ingress.dialects.common import (
-    DONE,
-    WEIGHT_VERSION,
-    derived_id,
-    frame,
-)
+from stages.ingress.dialects.common import DONE, WEIGHT_VERSION, derived_id, frame
 from stages.ingress.error_bodies import message_of
 from stages.messages import Ask, Ended, Event, Finish, Prompt, TokenLogprob, Usage
 

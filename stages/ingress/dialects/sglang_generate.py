@@ -13,12 +13,7 @@ from attrs import frozen
 
 from stages.errors import InvalidRequest, RequestError
 from stages.ingress.dialect import Call, Dialect, Parsed, Route
-from stages.ingress.dialects.common import (
-    MAX_PROMPTS,
-    MAX_REQUEST_ID_CHARACTERS,
-    MAX_TOP_LOGPROBS,
-    derived_id,
-)
+from stages.ingress.dialects.common import MAX_PROMPTS, MAX_REQUEST_ID_CHARACTERS, MAX_TOP_LOGPROBS, derived_id
 from stages.ingress.dialects.fields import FieldError, Unsigned, read
 from stages.ingress.dialects.sglang_answer import GenerateEncoder, RefusedStream
 from stages.ingress.dialects.sglang_sampling import (
