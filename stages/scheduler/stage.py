@@ -41,34 +41,37 @@ async def run_scheduler(
 
 
 async def _serve(core: SchedulerCore, channels: Channels, stats_send: StatsSend) -> None:
-    is_draining = False
-    while not (is_draining and core.is_idle):
-        for message in await _receive_all(channels):
-            match message:
-                case Arrived():
-                    core.arrive()
-                case Cancel():
-                    core.cancel(message)
-                case Drain():
-                    is_draining = True
-                    channels.admission.close()
-                case StepDone():
-                    core.complete(message.step, message.output)
-                    stats_send.send(Record("device_s", message.output.device_s))
-                case StepFailed():
-                    await _fail(core, channels, message.error)
-                case _:
-                    assert_never(message)
-        # The next step goes out before the last one's tokens: delivery overlaps the device.
-        plan = core.plan()
-        if plan is not None:
-            channels.plans_send.send_nowait(plan)
-        tokens = core.outbox.take()
-        if tokens is not None:
-            channels.tokens_send.send_nowait(tokens)
-        for name, value in core.outbox.take_counts().items():
-            stats_send.send(Record(name, value))
-        stats_send.send(core.load())
+    while not (channels.admission.closed and core.is_idle):
+        # In one expression, so that an idle scheduler keeps no message, and with it no mailbox, alive.
+        await _turn(core, channels, stats_send, await _receive_all(channels))
+
+
+async def _turn(core: SchedulerCore, channels: Channels, stats_send: StatsSend, messages: list[SchedulerInbox]) -> None:
+    for message in messages:
+        match message:
+            case Arrived():
+                core.arrive()
+            case Cancel():
+                core.cancel(message)
+            case Drain():
+                channels.admission.close()
+            case StepDone():
+                core.complete(message.step, message.output)
+                stats_send.send(Record("device_s", message.output.device_s))
+            case StepFailed():
+                await _fail(core, channels, message.error)
+            case _:
+                assert_never(message)
+    # The next step goes out before the last one's tokens: delivery overlaps the device.
+    plan = core.plan()
+    if plan is not None:
+        channels.plans_send.send_nowait(plan)
+    tokens = core.outbox.take()
+    if tokens is not None:
+        channels.tokens_send.send_nowait(tokens)
+    for name, value in core.outbox.take_counts().items():
+        stats_send.send(Record(name, value))
+    stats_send.send(core.load())
 
 
 async def _receive_all(channels: Channels) -> list[SchedulerInbox]:

@@ -4,27 +4,27 @@ Golden rule: a field that constrains the output is either done or refused, never
 and telemetry, and unknown ones, are ignored.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-import orjson
 from attrs import frozen
 
 from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, NotFound, Unavailable
 from stages.ingress.dialect import Call
+from stages.ingress.dialects.common import (
+    DONE,
+    MAX_CHOICES,
+    MAX_REQUEST_ID_CHARACTERS,
+    MAX_STOP_STRINGS,
+    derived_id,
+    frame,
+    make_sampling,
+)
 from stages.ingress.dialects.fields import FieldError, read
 from stages.ingress.error_bodies import openai_error
 from stages.messages import Finish, Limits, Sampling, Usage
 from stages.settings import ModelSettings
-
-MAX_CHOICES = 128
-MAX_STOP_STRINGS = 32
-MAX_TOP_LOGPROBS = 20
-MAX_REQUEST_ID_CHARACTERS = 256
-WEIGHT_VERSION = "default"
-DONE = b"data: [DONE]\n\n"
 
 T = TypeVar("T")
 
@@ -170,20 +170,6 @@ def read_sampling(body: CommonBody, defaults: Sampling) -> Sampling:
     return make_sampling(temperature, top_k, top_p, min_p, seed)
 
 
-def make_sampling(temperature: float, top_k: int, top_p: float, min_p: float, seed: int | None) -> Sampling:
-    """Return a Sampling of values in range: next to no temperature is greedy, no top_k is 0.
-
-    The seed is folded into [0, 2^62): choice i draws with seed + i, which must stay within 64 bits.
-    """
-    return Sampling(
-        temperature=0.0 if temperature < 1e-6 else float(temperature),
-        top_k=max(top_k, 0),
-        top_p=float(top_p),
-        min_p=float(min_p),
-        seed=None if seed is None else seed % 2**62,
-    )
-
-
 def read_limits(body: CommonBody, max_new_tokens: int | None, model: ModelSettings) -> Limits:
     """Return when generation ends; raises InvalidRequest for a value out of range."""
     if body.min_tokens < 0:
@@ -222,19 +208,9 @@ def check_request_id(name: str, request_id: str) -> str:
     return request_id
 
 
-def derived_id(*parts: object) -> str:
-    """Return 32 hex digits that are a function of `parts`: ids of choices and calls without a source of chance."""
-    return hashlib.blake2s("\0".join(map(str, parts)).encode("utf-8", "replace"), digest_size=16).hexdigest()
-
-
 def call_id(nonce: str, choice: int, index: int) -> str:
     """Return the id of a choice's tool call: call_ and 24 hex digits."""
     return f"call_{derived_id(nonce, choice, index)[:24]}"
-
-
-def frame(value: object) -> bytes:
-    """Return one server-sent event."""
-    return b"data: " + orjson.dumps(value) + b"\n\n"
 
 
 @frozen

@@ -12,10 +12,8 @@ from attrs import define, field, frozen
 
 from stages.ingress.dialect import Call, Collected, Dialect, Parsed, Route
 from stages.ingress.dialects.choices import Tally, finite, fold, tally, token_text
+from stages.ingress.dialects.common import DONE, MAX_PROMPTS, MAX_TOP_LOGPROBS, WEIGHT_VERSION, frame
 from stages.ingress.dialects.openai_common import (
-    DONE,
-    MAX_TOP_LOGPROBS,
-    WEIGHT_VERSION,
     CommonBody,
     Head,
     StreamOptions,
@@ -25,7 +23,6 @@ from stages.ingress.dialects.openai_common import (
     check_stream_options,
     error_frames,
     error_json,
-    frame,
     head,
     invalid,
     raise_refusal,
@@ -41,7 +38,6 @@ from stages.settings import ModelSettings
 
 KIND = "text_completion"
 DEFAULT_MAX_TOKENS = 16
-MAX_PROMPTS = 4096
 
 _NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "suffix": ("",),

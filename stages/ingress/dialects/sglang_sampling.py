@@ -8,8 +8,8 @@ import attrs
 from attrs import frozen
 
 from stages.errors import InvalidRequest
+from stages.ingress.dialects.common import MAX_CHOICES, MAX_STOP_STRINGS, make_sampling
 from stages.ingress.dialects.fields import INT64_MAX, INT64_MIN, FieldError, Unsigned, read
-from stages.ingress.dialects.openai_common import MAX_CHOICES, MAX_STOP_STRINGS, make_sampling
 from stages.messages import Limits, Sampling
 
 MAX_STOP_REGEX_BYTES = 256
