@@ -13,6 +13,8 @@ What is wrong without it, each found by test (tests/stages/ingress/test_hardenin
   400) with it. Cure: half-close, then read and discard for at most linger_s.
 - *A reader waits for ever.* With pipelined bytes behind a request the reader sleeps until a recycling that never comes
   when the connection is closed instead. Cure: closing cancels the reader.
+- *A closed connection lives on.* A response that ends after its client has left starts the idle timer once more, which
+  then holds the connection's task for the whole keep-alive timeout. Cure: nothing idles once the reader has ended.
 - *An event stream costs 48 us a chunk.* Locks, shields and two framing layers for each. Cure: plain sockets are written
   directly when nobody else is writing, and `DirectWriter` lets a handler frame its chunks itself.
 
@@ -32,7 +34,7 @@ import hypercorn.protocol.h11
 import hypercorn.trio.run
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.events import Request
 from hypercorn.protocol.h11 import H11Protocol
@@ -75,6 +77,7 @@ class HardenedTCPServer(TCPServer):
         self._plain = isinstance(self.stream, trio.SocketStream)
         self._reading = trio.CancelScope()
         self._half_closed = False
+        self._read_all = False
         self._writes_in_a_row = 0
 
     async def run(self) -> None:
@@ -88,7 +91,7 @@ class HardenedTCPServer(TCPServer):
         """Write bytes, or close or idle the connection; closing and idling are not cut short by a cancellation."""
         if isinstance(event, RawData):
             await self.send_bytes(event.data)
-        else:
+        elif not (self._read_all and isinstance(event, Updated)):
             with trio.CancelScope(shield=True):
                 await super().protocol_send(event)
 
@@ -139,6 +142,8 @@ class HardenedTCPServer(TCPServer):
             if self._half_closed:
                 await self._discard_input()
             await self.protocol.handle(Closed())
+        self._read_all = True
+        await self.idle_task.stop()
 
     async def _discard_input(self) -> None:
         with trio.move_on_after(self.config.linger_s), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
