@@ -146,3 +146,8 @@ class Reference:
 def stored(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     """Return tensors as a checkpoint of dtype holds them."""
     return {name: tensor.to(dtype) for name, tensor in tensors.items()}
+
+
+def random_tokens(num_tokens: int, seed: int) -> Tensor:
+    """Return token ids [num_tokens], none of them the padding id."""
+    return torch.randint(2, 256, (num_tokens,), generator=torch.Generator().manual_seed(seed))
