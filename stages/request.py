@@ -60,14 +60,15 @@ async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
 async def render(ask: Ask, services: Services) -> Prompt:
     """Return the ids of the ask's prompt from the prompt stage; raises its RequestError, or QueueFull."""
     reply, answer = trio.open_memory_channel[Prompt | Exception](1)
-    try:
-        services.prompts.send_nowait(Render(ask.prompt, reply))
-    except trio.WouldBlock:
-        raise QueueFull from None
-    try:
-        prompt = await answer.receive()
-    except trio.EndOfChannel:
-        raise EngineFailure("the prompt stage dropped a request") from None
+    with answer:  # a closed receive end tells the prompt stage that nobody waits any more
+        try:
+            services.prompts.send_nowait(Render(ask.prompt, reply))
+        except trio.WouldBlock:
+            raise QueueFull from None
+        try:
+            prompt = await answer.receive()
+        except trio.EndOfChannel:
+            raise EngineFailure("the prompt stage dropped a request") from None
     if isinstance(prompt, Exception):
         raise prompt
     return prompt

@@ -1,0 +1,199 @@
+"""One choice's way from token ids to text, reasoning and tool calls. Core.
+
+Theory of operation. Ids are taken one by one, each to one place: the reasoning block, a tool call, or the visible
+answer. Every place keeps its own unfinished character, so text never leaks from one to another, and the visible answer
+alone is searched for stop strings; with parsers off everything is visible.
+
+# Invariant: the joined pieces of all Deltas depend on the ids alone, not on how they were grouped into steps.
+# Invariant: ids, logprobs and usage end with the token that completed a stop string, though its text does not.
+"""
+
+from collections.abc import Iterable
+
+from attrs import evolve, frozen
+
+from stages.detokenizer.parsers.port import Reasoning, ReasoningParser, TagIds, ToolCalls, ToolParser
+from stages.detokenizer.stops import stop_finder
+from stages.detokenizer.utf8 import Utf8
+from stages.detokenizer.visible import Blanks, Visible
+from stages.detokenizer.vocabulary import Vocabulary
+from stages.messages import Delta, Ended, Event, Finish, Submit, TokenLogprob, TokensRow, ToolCallDelta
+
+
+@frozen(eq=False)
+class Decoding:
+    """What all choices share: the vocabulary, and the parsers with the ids of their tags, None where off."""
+
+    vocabulary: Vocabulary
+    reasoning: tuple[ReasoningParser, TagIds] | None = None
+    tools: tuple[ToolParser, TagIds] | None = None
+
+    def reasoning_of(self, submit: Submit) -> Reasoning | None:
+        """Return a fresh reasoning automaton; it runs, and counts, whether or not its text is told apart."""
+        if self.reasoning is None:
+            return None
+        parser, tags = self.reasoning
+        return parser.make(tags, submit.in_reasoning)
+
+    def tools_of(self, submit: Submit) -> ToolCalls | None:
+        """Return a fresh tool-call automaton when the choice wants its calls parsed."""
+        if self.tools is None or not submit.form.parse_tools:
+            return None
+        parser, tags = self.tools
+        return parser.make(tags, submit.form.tools)
+
+
+class Choice:
+    """The state of one choice between steps."""
+
+    def __init__(self, submit: Submit, decoding: Decoding) -> None:
+        form = submit.form
+        self.key = submit.key
+        self.mailbox = submit.mailbox
+        self.ended = False
+        self.stopped = False
+        self._vocabulary = decoding.vocabulary
+        self._hidden = decoding.vocabulary.special if form.skip_special_tokens else frozenset()
+        self._keep_stop = form.keep_stop
+        self._logprobs = submit.logprobs
+        self._num_top = submit.num_top_logprobs
+        self._reasoning = decoding.reasoning_of(submit)
+        self._parse_reasoning = form.parse_reasoning and self._reasoning is not None
+        self._hold_reasoning = not form.stream_reasoning
+        self._tools = decoding.tools_of(submit)
+        # A special token is no text, but a client may well name one as a stop string.
+        self._stop_tokens = {
+            decoding.vocabulary.added[stop]: stop
+            for stop in submit.stop
+            if decoding.vocabulary.added.get(stop) in self._hidden
+        }
+        self._visible = Visible(
+            stop_finder(submit.stop, form.keep_stop) if any(submit.stop) else None,
+            Blanks() if self._tools is not None else None,
+        )
+        self._matched: str | None = None
+        self._utf8 = Utf8()
+        self._reasoning_held = ""
+        self._clear()
+
+    def take(self, row: TokensRow) -> tuple[Event, ...]:
+        """Return the events of one step's row: at most a Delta, and an Ended when the choice ends by it."""
+        if self.ended:
+            return ()
+        used = self._take_ids(row)
+        finish = row.finish
+        if finish is not None or self._matched is not None:
+            self._flush()
+        if self._matched is not None:
+            finish = Finish("stop", matched=self._matched)
+        usage = evolve(
+            row.usage,
+            completion_tokens=row.usage.completion_tokens - (len(row.token_ids) - used),
+            reasoning_tokens=self._reasoning.num_tokens if self._reasoning is not None else 0,
+        )
+        delta = Delta(
+            choice=self.key.choice,
+            token_ids=row.token_ids[:used],
+            text=self._text,
+            reasoning=self._reasoned,
+            tool_calls=_merged(self._calls) if self._calls else (),
+            logprobs=self._entries(row, used) if self._logprobs else (),
+            usage=usage,
+        )
+        self._clear()
+        events: tuple[Event, ...] = (delta,) if _says_something(delta) else ()
+        if finish is None:
+            return events
+        self.ended = True
+        self.stopped = self._matched is not None
+        return (*events, Ended(self.key.choice, finish, usage))
+
+    def _take_ids(self, row: TokensRow) -> int:
+        """Take a row's ids up to the one that completes a stop string, giving how many were taken."""
+        last = len(row.token_ids)
+        stop_id = row.finish.matched if row.finish is not None and not self._keep_stop else None
+        for number, token_id in enumerate(row.token_ids, start=1):
+            hidden = number == last and token_id == stop_id
+            self._take_id(token_id, b"" if hidden or token_id in self._hidden else self._vocabulary.piece(token_id))
+            if self._matched is not None:
+                return number
+        return last
+
+    def _take_id(self, token_id: int, piece: bytes) -> None:
+        if self._tools is not None and self._tools.active:
+            self._calls.extend(self._tools.take(token_id, piece) or ())
+            return
+        if self._reasoning is not None and self._took_reasoning(self._reasoning, token_id, piece):
+            return
+        if self._tools is not None:
+            sent = self._tools.take(token_id, piece)
+            if sent is not None:
+                self._show(self._visible.begin_call())
+                self._calls.extend(sent)
+                return
+        self._show(self._visible.push(piece))
+        if self._matched is None and token_id in self._stop_tokens:
+            self._matched = self._stop_tokens[token_id]
+
+    def _took_reasoning(self, reasoning: Reasoning, token_id: int, piece: bytes) -> bool:
+        was_active = reasoning.active
+        is_tag = reasoning.take(token_id)
+        if not self._parse_reasoning:
+            return False
+        if was_active and not reasoning.active:
+            self._end_reasoning()
+        elif reasoning.active and not is_tag:
+            self._reason(self._utf8.push(piece))
+            return True
+        return is_tag
+
+    def _show(self, text: str) -> None:
+        self._text += text
+        self._matched = self._matched or self._visible.matched
+
+    def _reason(self, text: str) -> None:
+        if self._hold_reasoning:
+            self._reasoning_held += text
+        else:
+            self._reasoned += text
+
+    def _end_reasoning(self) -> None:
+        self._reasoned += self._reasoning_held + self._utf8.flush()
+        self._reasoning_held = ""
+
+    def _flush(self) -> None:
+        self._end_reasoning()
+        self._show(self._visible.flush())
+
+    def _clear(self) -> None:
+        self._text = ""
+        self._reasoned = ""
+        self._calls: list[ToolCallDelta] = []
+
+    def _entries(self, row: TokensRow, used: int) -> tuple[TokenLogprob, ...]:
+        piece = self._vocabulary.piece
+        tops = row.top or ((),) * len(row.token_ids)
+        return tuple(
+            TokenLogprob(
+                token_id,
+                logprob,
+                piece(token_id),
+                tuple((other, value, piece(other)) for other, value in top[: self._num_top]),
+            )
+            for token_id, logprob, top in zip(row.token_ids[:used], row.logprobs, tops, strict=False)
+        )
+
+
+def _says_something(delta: Delta) -> bool:
+    return bool(delta.token_ids or delta.text or delta.reasoning or delta.tool_calls)
+
+
+def _merged(calls: Iterable[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
+    """Return the pieces with neighbouring arguments of one call joined."""
+    merged: list[ToolCallDelta] = []
+    for call in calls:
+        if merged and call.name is None and merged[-1].name is None and merged[-1].index == call.index:
+            merged[-1] = ToolCallDelta(call.index, arguments=merged[-1].arguments + call.arguments)
+        else:
+            merged.append(call)
+    return tuple(merged)

@@ -1,0 +1,81 @@
+"""The visible answer of one choice: bytes in, text that may be shown out. Core.
+
+bytes -> whole characters -> stop strings held back -> blanks around tool calls held back -> text
+"""
+
+from attrs import define, field
+
+from stages.detokenizer.stops import StopFinder
+from stages.detokenizer.utf8 import Utf8
+
+
+@define(eq=False)
+class Blanks:
+    """Holds trailing whitespace until something follows it: before a tool call, or alone after one, it is no text."""
+
+    _held: str = field(default="", init=False)
+    _after_call: bool = field(default=False, init=False)
+
+    def push(self, text: str) -> str:
+        """Return the text up to its trailing whitespace, what was held first."""
+        text = self._held + text
+        shown = text.rstrip()
+        self._held = text[len(shown) :]
+        if shown:
+            self._after_call = False
+        return shown
+
+    def begin_call(self) -> None:
+        """Forget the whitespace in front of a call."""
+        self._held = ""
+        self._after_call = True
+
+    def flush(self) -> str:
+        """Return the whitespace that ends the text, unless all there is since a call is whitespace."""
+        held, self._held = self._held, ""
+        return "" if self._after_call else held
+
+
+@define(eq=False)
+class Visible:
+    """Turns visible bytes into text; stops and blanks are None where there is nothing to hold back."""
+
+    _stops: StopFinder | None
+    _blanks: Blanks | None
+    _utf8: Utf8 = field(factory=Utf8, init=False)
+
+    @property
+    def matched(self) -> str | None:
+        """The stop string found; from then on nothing is shown."""
+        return self._stops.matched if self._stops is not None else None
+
+    def push(self, piece: bytes) -> str:
+        """Return what can be shown after one more token's bytes."""
+        return self._shown(self._utf8.push(piece))
+
+    def begin_call(self) -> str:
+        """Return what was held back before a tool call; a stop string does not reach over one."""
+        shown = self._flushed()
+        if self._blanks is not None and self.matched is None:
+            self._blanks.begin_call()
+        return shown
+
+    def flush(self) -> str:
+        """Return all that is still held back, at the end."""
+        shown = self._flushed()
+        return shown + self._blanks.flush() if self._blanks is not None and self.matched is None else shown
+
+    def _flushed(self) -> str:
+        shown = self._shown(self._utf8.flush())
+        if self._stops is None or self.matched is not None:
+            return shown
+        held = self._stops.flush()
+        return shown + (held if self._blanks is None else self._blanks.push(held))
+
+    def _shown(self, text: str) -> str:
+        if self._stops is not None:
+            text = self._stops.push(text)
+        if self._blanks is None:
+            return text
+        text = self._blanks.push(text)
+        return text if self.matched is None else text + self._blanks.flush()

@@ -1,0 +1,170 @@
+"""Task: prompts to token ids, in one worker thread, off the loop.
+
+Whatever waits when the thread is free is one batch, so a burst costs one hop; a batch is small, so that the first
+prompt of a burst does not wait for the last. Each Render is answered on its own: what one of them gets wrong reaches
+no other.
+"""
+
+import logging
+from functools import partial
+
+import trio
+from attrs import frozen
+
+from stages.errors import CheckpointError, EngineFailure, InvalidRequest, RequestError
+from stages.messages import Chat, Prompt, Render, Tool
+from stages.prompt.segments import Segment, Template
+from stages.prompt.templates import load_template
+from stages.prompt.tokenizer import PromptTokenizer, open_prompt_tokenizer
+from stages.settings import PromptSettings
+
+MAX_BATCH_PROMPTS = 16
+
+log = logging.getLogger(__name__)
+
+Answer = Prompt | Exception
+
+
+async def run_prompt_stage(
+    settings: PromptSettings,
+    renders: "trio.MemoryReceiveChannel[Render]",
+    *,
+    task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Answer Renders until their channel ends; raises StartupError when template or tokenizer cannot be had."""
+    prompter = await trio.to_thread.run_sync(open_prompter, settings)
+    limiter = trio.CapacityLimiter(1)
+    task_status.started()
+    async with renders:
+        async for first in renders:
+            batch = [render for render in (first, *_waiting(renders)) if _is_awaited(render)]
+            work = partial(prompter.answers, [render.prompt for render in batch])
+            answers = await trio.to_thread.run_sync(work, limiter=limiter)
+            for render, answer in zip(batch, answers, strict=True):
+                _reply(render, answer)
+
+
+def _waiting(renders: "trio.MemoryReceiveChannel[Render]") -> list[Render]:
+    batch: list[Render] = []
+    try:
+        while len(batch) < MAX_BATCH_PROMPTS - 1:
+            batch.append(renders.receive_nowait())
+    except (trio.WouldBlock, trio.EndOfChannel):
+        pass
+    return batch
+
+
+def _is_awaited(render: Render) -> bool:
+    if render.reply.statistics().open_receive_channels:
+        return True
+    render.reply.close()
+    return False
+
+
+def _reply(render: Render, answer: Answer) -> None:
+    with render.reply:
+        try:
+            render.reply.send_nowait(answer)
+        except (trio.BrokenResourceError, trio.WouldBlock):
+            return  # its task has gone
+
+
+@frozen(eq=False)
+class Prompter:
+    """Template and tokenizer together: what the worker thread runs."""
+
+    template: Template
+    tokenizer: PromptTokenizer
+
+    def answers(self, prompts: list[Chat | str | tuple[int, ...]]) -> list[Answer]:
+        """Return a Prompt, or the error in its place, for each of the prompts."""
+        prepared = [self._prepared(prompt) for prompt in prompts]
+        try:
+            return self._encoded(prepared)
+        except Exception:  # one prompt the library chokes on must not take the others along
+            return [self._encoded_alone(item) for item in prepared]
+
+    def _prepared(self, prompt: Chat | str | tuple[int, ...]) -> "tuple[Segment, ...] | str | Answer":
+        try:
+            if isinstance(prompt, Chat):
+                segments = self.template(prompt)
+                for segment in segments:
+                    if isinstance(segment, str):
+                        _check_unicode(segment, "messages")
+                return segments
+            if isinstance(prompt, str):
+                _check_unicode(prompt, "prompt")
+                return prompt
+            return self._prompt(self._checked(prompt))
+        except RequestError as error:
+            return error
+        except Exception as error:
+            log.exception("a prompt could not be rendered")
+            return EngineFailure(f"a prompt could not be rendered: {error!r}")
+
+    def _encoded(self, prepared: "list[tuple[Segment, ...] | str | Answer]") -> list[Answer]:
+        texts = iter(self.tokenizer.encode_texts([item for item in prepared if isinstance(item, str)]))
+        chats = iter(self.tokenizer.encode_segments([item for item in prepared if isinstance(item, tuple)]))
+        answers: list[Answer] = []
+        for item in prepared:
+            if isinstance(item, str):
+                answers.append(self._prompt(next(texts)))
+            elif isinstance(item, tuple):
+                answers.append(self._prompt(next(chats)))
+            else:
+                answers.append(item)
+        return answers
+
+    def _encoded_alone(self, item: "tuple[Segment, ...] | str | Answer") -> Answer:
+        try:
+            return self._encoded([item])[0]
+        except Exception as error:
+            log.exception("a prompt could not be tokenized")
+            return EngineFailure(f"a prompt could not be tokenized: {error!r}")
+
+    def _checked(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
+        size = self.tokenizer.vocab_size
+        if token_ids and (min(token_ids) < 0 or max(token_ids) >= size):
+            wrong = next(token_id for token_id in token_ids if not 0 <= token_id < size)
+            raise InvalidRequest(f"Token id {wrong} is out of the vocabulary of {size} ids.", "input_ids")
+        return token_ids
+
+    def _prompt(self, token_ids: tuple[int, ...]) -> Prompt:
+        return Prompt(token_ids, leaves_thinking_open(token_ids, self.tokenizer))
+
+
+def open_prompter(settings: PromptSettings) -> Prompter:
+    """Load template and tokenizer and check one against the other; raises StartupError."""
+    template, tokenizer = load_template(settings.template), open_prompt_tokenizer(settings.tokenizer_path)
+    call = {"id": "1", "name": "f", "arguments": {"k": "v"}}
+    turns: list[dict[str, object]] = [
+        {"role": "user"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1"},
+    ]
+    try:
+        tokenizer.encode_segments([template(Chat(tuple(turns), (Tool("f", {"name": "f"}),)))])
+    except KeyError as error:
+        raise CheckpointError(
+            f"{settings.tokenizer_path}: no token {error}, which chat template {settings.template} needs"
+        ) from None
+    return Prompter(template, tokenizer)
+
+
+def leaves_thinking_open(token_ids: tuple[int, ...], tokenizer: PromptTokenizer) -> bool:
+    """Return whether the last `<think>` of a prompt's current turn is not closed."""
+    opening = tokenizer.control_ids.get("<think>")
+    closing = {tokenizer.control_ids.get(text) for text in ("</think>", "<|user|>", "<|assistant|>", "<|observation|>")}
+    for token_id in reversed(token_ids):
+        if token_id == opening:
+            return True
+        if token_id in closing:
+            return False
+    return False
+
+
+def _check_unicode(text: str, param: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("The text holds a lone surrogate, which is not a character.", param) from None

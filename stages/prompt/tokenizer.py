@@ -1,0 +1,71 @@
+"""Text and segments to token ids, in batches that release the GIL.
+
+Two tokenizers are built of one tokenizer.json: `matching` as it stands, for prompts that are raw text, and `plain`,
+which knows no added token, for text inside a template's segments: `<|user|>` written by a user stays seven letters
+and four signs there.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+from tokenizers import Tokenizer
+
+from stages.errors import CheckpointError
+from stages.prompt.segments import Control, Segment
+from stages.tokenizer_file import TokenizerFile, read_tokenizer_file
+
+
+@frozen(eq=False)
+class PromptTokenizer:
+    """Encodes prompts; not to be used by two threads at once."""
+
+    matching: Tokenizer
+    plain: Tokenizer
+    control_ids: Mapping[str, int]
+    vocab_size: int
+
+    def encode_texts(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Encode raw texts with added tokens matched, giving each one's ids."""
+        if not texts:
+            return []
+        return [tuple(encoding.ids) for encoding in self.matching.encode_batch_fast(list(texts))]
+
+    def encode_segments(self, prompts: Sequence[Sequence[Segment]]) -> list[tuple[int, ...]]:
+        """Encode segments, giving each prompt's ids; raises KeyError for a control token the vocabulary lacks."""
+        texts = [segment for prompt in prompts for segment in prompt if isinstance(segment, str)]
+        encoded = iter(self.plain.encode_batch_fast(texts, add_special_tokens=False) if texts else ())
+        return [tuple(self._ids(prompt, encoded)) for prompt in prompts]
+
+    def _ids(self, prompt: Sequence[Segment], encoded: Any) -> list[int]:
+        ids: list[int] = []
+        for segment in prompt:
+            if isinstance(segment, Control):
+                ids.append(self.control_ids[segment.text])
+            else:
+                ids.extend(next(encoded).ids)
+        return ids
+
+
+def open_prompt_tokenizer(path: str) -> PromptTokenizer:
+    """Build the tokenizer of a tokenizer.json or its folder; raises CheckpointError when it cannot be."""
+    # Batches run in one worker thread; more threads inside would only take cores from the device.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    file = read_tokenizer_file(path)
+    try:
+        matching = Tokenizer.from_str(file.text)
+        plain = Tokenizer.from_str(json.dumps(_without_added_tokens(file)))
+    except Exception as error:  # the library raises bare Exception
+        raise CheckpointError(f"cannot use {file.path}: {error}") from error
+    return PromptTokenizer(matching, plain, file.control_ids, 1 + max(matching.get_vocab().values()))
+
+
+def _without_added_tokens(file: TokenizerFile) -> dict[str, Any]:
+    """Return the tokenizer.json with no added token, and none of their texts left as a whole word in the model."""
+    model = dict(file.spec["model"])
+    merged = {"".join(pair) if isinstance(pair, list) else pair.replace(" ", "") for pair in model.get("merges", ())}
+    control = {token.text for token in file.added} - merged
+    model["vocab"] = {text: token_id for text, token_id in model["vocab"].items() if text not in control}
+    return {**file.spec, "model": model, "added_tokens": [], "post_processor": None}

@@ -1,0 +1,68 @@
+"""A checkpoint's tokenizer.json: where it is found, that it is whole, and which of its ids are added tokens."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from stages.errors import CheckpointError
+
+FILE_NAME = "tokenizer.json"
+
+
+@frozen
+class AddedToken:
+    """A token matched literally in text; only special ones are hidden from output text."""
+
+    token_id: int
+    text: str
+    special: bool
+
+
+@frozen(eq=False)
+class TokenizerFile:
+    """A parsed tokenizer.json; text is the file as it stands."""
+
+    path: Path
+    text: str
+    spec: Mapping[str, Any]
+    added: tuple[AddedToken, ...]
+
+    @property
+    def control_ids(self) -> dict[str, int]:
+        """Return the id of every added token by its text."""
+        return {token.text: token.token_id for token in self.added}
+
+
+def read_tokenizer_file(path: str) -> TokenizerFile:
+    """Read a tokenizer.json, or the one in a folder; raises CheckpointError naming the file and what it lacks."""
+    file = Path(path)
+    if file.is_dir():
+        file = file / FILE_NAME
+    try:
+        text = file.read_text(encoding="utf-8")
+        spec = json.loads(text)
+        added = tuple(
+            AddedToken(int(token["id"]), str(token["content"]), bool(token.get("special", False)))
+            for token in spec.get("added_tokens") or ()
+        )
+        vocab = spec["model"]["vocab"]
+    except OSError as error:
+        raise CheckpointError(f"cannot read {file}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{file} is not a whole tokenizer.json: {error!r}") from error
+    if not isinstance(vocab, dict) or not uses_byte_level(spec.get("decoder")):
+        raise CheckpointError(f"{file} is not a byte-level BPE tokenizer, the only kind served")
+    return TokenizerFile(file, text, spec, added)
+
+
+def uses_byte_level(decoder: object) -> bool:
+    """Return whether a tokenizer.json's decoder entry is ByteLevel, alone or as the one step of a sequence."""
+    if not isinstance(decoder, dict):
+        return False
+    if decoder.get("type") == "Sequence":
+        steps = list(decoder.get("decoders") or ())
+        return len(steps) == 1 and uses_byte_level(steps[0])
+    return decoder.get("type") == "ByteLevel"
