@@ -199,7 +199,8 @@ class SchedulerCore:
 
     def _admit(self) -> None:
         """Let in what fits, the retracted first, then the queue in the policy's order, up to the first too big."""
-        if not self.retracted and not self.queue.waiting:
+        num_running = len(self.prefilling) + len(self.decoding)
+        if num_running >= self.budget.max_rows or not (self.retracted or self.queue.waiting):
             return
         num_reserved = self.memory.reserved_pages(self._running())
         while self.retracted:
@@ -211,7 +212,7 @@ class SchedulerCore:
                 num_reserved += self._start(choice)
             else:
                 return
-        for submit in list(islice(self.policy.order(self.queue.waiting), self.budget.max_rows)):
+        for submit in list(islice(self.policy.order(self.queue.waiting), self.budget.max_rows - num_running)):
             if not self._fits(len(submit.prompt_ids), submit.max_new_tokens, num_reserved):
                 return
             choice = Choice(self.queue.take(submit.key), self._num_admitted)

@@ -94,7 +94,7 @@ async def _fail(core: SchedulerCore, channels: Channels, error: Exception) -> No
         with trio.move_on_after(FAILURE_GRACE_S):
             while _has_listener(tokens):  # noqa: ASYNC110  # a mailbox wakes nobody when its reader leaves
                 await trio.sleep(_FAILURE_POLL_S)
-    raise EngineFailure(f"the device is lost: {error}") from error
+    raise EngineFailure(f"the device is lost: {type(error).__name__}: {error}") from error
 
 
 def _has_listener(tokens: Tokens) -> bool:

@@ -1,4 +1,14 @@
-"""Totals since the start and rates over the last seconds. Core: times are passed in."""
+"""Totals since the start and rates over the last seconds. Core: times are passed in.
+
+| record | counts | from |
+|---|---|---|
+| choices_stop, _length, _abort, _error | ended choices | scheduler |
+| prompt_tokens | prompt tokens, once a choice, when its first token is out | scheduler |
+| completion_tokens | generated tokens | scheduler |
+| steps_prefill, steps_decode | finished steps | scheduler |
+| device_s | seconds the device worked | scheduler |
+| retractions | choices that gave their memory back and were computed again | scheduler |
+"""
 
 from collections import defaultdict, deque
 from collections.abc import Mapping

@@ -130,6 +130,21 @@ async def test_plans_become_facts_in_order_and_the_end_of_plans_ends_the_executo
     assert [fact.step for fact in facts] == [1, 2, 3]
 
 
+async def test_whatever_else_a_device_raises_is_a_failed_step_too():
+    class Broken(HistoryDevice):
+        def run(self, step: StepInput) -> StepOutput:
+            raise RuntimeError("out of memory")
+
+    channels = open_channels(4)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run_executor, SimRunner(Broken(capacity())), channels)
+        await channels.plans_send.send(StepPlan(1, make_step()))
+        fact = await channels.scheduler_receive.receive()
+        channels.plans_send.close()
+    assert isinstance(fact, StepFailed)
+    assert isinstance(fact.error, RuntimeError)
+
+
 async def test_an_executor_whose_scheduler_is_gone_ends_quietly():
     channels = open_channels(4)
     runner = SimRunner(HistoryDevice(capacity(), lambda _: 0.0))

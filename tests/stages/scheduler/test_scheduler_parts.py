@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stages.channels import Admission
 from stages.errors import ConfigError, EngineFailure, InvalidRequest
-from stages.messages import Arrived, ChoiceKey, Sampling
+from stages.messages import Arrived, Cancel, ChoiceKey, Sampling
 from stages.scheduler.budget import MAX_FUTURE_TOKENS, budget_of
 from stages.scheduler.choice import Choice
 from stages.scheduler.compose import Row, compose, decode_row, prefill_row, variant_of
@@ -230,6 +230,21 @@ def test_an_output_of_another_step_is_an_engine_failure():
     core.complete(1, output)
     with pytest.raises(EngineFailure, match="step 1 is done but None is in flight"):
         core.complete(1, output)
+
+
+def test_a_choice_cancelled_on_the_device_keeps_slot_and_pages_until_its_step_is_done():
+    device = HistoryDevice(capacity())
+    queue = Admission(8, lambda _: None)
+    core = SchedulerCore(SchedulerSettings(), device.capacity, queue, load_policy("fcfs"))
+    queue.send_nowait((submit("a", tuple(range(9))),))
+    plan = core.plan()
+    assert plan is not None
+    core.cancel(Cancel("a"))
+    assert (core.load().running, core.load().used_pages, core.load().used_slots) == (0, 2, 1)
+    # Its id is free at once, its memory is not.
+    queue.send_nowait((submit("a", (1,)),))
+    core.complete(plan.step, device.run(plan.input))
+    assert (core.load().used_pages, core.load().used_slots) == (0, 0)
 
 
 def test_logprobs_come_only_where_they_were_asked_for():
