@@ -30,7 +30,11 @@ class Route:
 
 @frozen
 class Call:
-    """One HTTP request as a dialect sees it; header names are lower case, created_s is Unix time in whole seconds."""
+    """One HTTP request as a dialect sees it; header names are lower case, created_s is Unix time in whole seconds.
+
+    request_id is fresh and unique in the process, so asks may use it as it is or with a suffix; the client's own
+    X-Request-Id is echoed in the headers by ingress and never names an ask.
+    """
 
     body: dict[str, Any]
     headers: Mapping[str, str]
@@ -79,8 +83,9 @@ class Encoder(Protocol):
 
 @frozen(eq=False)
 class Parsed:
-    """A call understood: what to run and how to answer; every ask's request_id is unique in the process.
+    """A call understood: what to run and how to answer; every ask's request_id is unique within the call.
 
+    A request_id the client chose (SGLang's rid) that is live already is refused by ingress with a 400.
     With errors_in_stream a stream that is refused after parsing (a prompt beyond the context, say) is answered 200
     with `encoder.failed(...)`, as SGLang's /generate does; Unavailable stays a real 503 either way.
     """
