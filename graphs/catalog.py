@@ -65,7 +65,7 @@ def body_name(config: Config, settings: GraphSettings, family: Family, kind: Lay
 
 
 def bodies(config: Config, settings: GraphSettings) -> list[Body]:
-    """Return what to compile for every key, most wanted first: decode, prefill, sampling, then the sparse regime."""
+    """Return what to compile for every key, most wanted first."""
     found: dict[str, Body] = {}
     buckets = settings.buckets
     steps: list[tuple[Family, int]] = [("decode", rows) for rows in buckets.batch]
@@ -92,5 +92,11 @@ def _is_crowded(config: Config, family: Family, rows: int) -> bool:
 
 
 def _urgency(body: Body) -> tuple[bool, int]:
-    order = ["decode", "prefill", "threshold", "draw"]
-    return body.regime == "sparse", order.index(body.family)
+    # One stream first, drawing included, then prompts, then many streams; long contexts come last.
+    if body.kind is None:
+        rank = 1
+    elif body.family == "prefill":
+        rank = 2
+    else:
+        rank = 3 if body.name.endswith("crowded") else 0
+    return body.regime == "sparse", rank

@@ -34,33 +34,32 @@ from graphs.settings import GraphSettings
 
 log = logging.getLogger("trnrt")
 NICENESS = 10
+SOURCES = ("layers/*.py", "models/*.py", "capture.py", "compile.py", "packing.py", "parameters.py", "state.py")
 Compiled = Callable[[list[Tensor]], list[Tensor]]
 
 
 @frozen
 class Job:
-    """What to compile, for how many compute threads, and where to keep it."""
+    """What to compile, for how many compute threads, and the folder that keeps it."""
 
     config: Config
     settings: GraphSettings
-    cache: Path
+    folder: Path
     threads: int = 1
 
-    @property
-    def folder(self) -> Path:
-        """Return the folder of this job's files."""
-        return self.cache / self.settings.fingerprint(
-            self.config, self.threads, source_digest(), torch.__version__, sys.version, processor()
-        )
+    @classmethod
+    def of(cls, config: Config, settings: GraphSettings, cache: Path, threads: int = 1) -> "Job":
+        """Return the job whose folder under `cache` is named by everything that could change the machine code."""
+        code = (source_digest(), torch.__version__, sys.version, processor())
+        return cls(config, settings, cache / settings.fingerprint(config, threads, *code), threads)
 
 
 def source_digest() -> str:
-    """Return a digest of every source file under graphs/ that could change a body."""
+    """Return a digest of every source file that could change a body."""
     digest = hashlib.sha256()
     root = Path(__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        if path.parent.name not in ("devices", "variants"):
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    for path in sorted(path for pattern in SOURCES for path in root.glob(pattern)):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 

@@ -149,7 +149,7 @@ class CpuDevice:
         if not has_compiler():
             log.warning("CPU device: eager, since there is no C++ compiler on this machine")
             return None
-        bodies = Bodies(Job(self._config, self._settings, cache, self._threads), progress)
+        bodies = Bodies(Job.of(self._config, self._settings, cache, self._threads), progress)
         buckets = self._settings.buckets
         is_fixed = all(len(sizes) == 1 for sizes in (buckets.batch, buckets.prefill_batch, buckets.pages))
         if mode == "compiled" or is_fixed:
