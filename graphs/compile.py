@@ -1,0 +1,159 @@
+"""Compiles bodies ahead of time and keeps them on disk, one file each, named by what made them and what they hold.
+
+    <cache>/<fingerprint>/<body>.<digest>.pt2
+
+The fingerprint covers everything that could change the machine code: settings, config, the source of graphs/, torch,
+the processor and the thread count. The digest is of the file's own bytes: a file that does not match it, or does not
+load, is thrown away with one log line and built anew. Files appear by rename, so a reader never sees half of one.
+
+`python -m graphs.compile` is the background half: it reads a pickled Job from standard input, builds what is missing,
+and prints `ready <body>` or `failed <body> <why>` a line as each is done.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import pickle
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from graphs.capture import capture
+from graphs.catalog import Body, bodies
+from graphs.config import Config
+from graphs.settings import GraphSettings
+
+log = logging.getLogger("trnrt")
+NICENESS = 10
+SOURCES = ("layers/*.py", "models/*.py", "capture.py", "compile.py", "packing.py", "parameters.py", "state.py")
+Compiled = Callable[[list[Tensor]], list[Tensor]]
+
+
+@frozen
+class Job:
+    """What to compile, for how many compute threads, and the folder that keeps it."""
+
+    config: Config
+    settings: GraphSettings
+    folder: Path
+    threads: int = 1
+
+    @classmethod
+    def of(cls, config: Config, settings: GraphSettings, cache: Path, threads: int = 1) -> "Job":
+        """Return the job whose folder under `cache` is named by everything that could change the machine code."""
+        code = (source_digest(), torch.__version__, sys.version, processor())
+        return cls(config, settings, cache / settings.fingerprint(config, threads, *code), threads)
+
+
+def source_digest() -> str:
+    """Return a digest of every source file that could change a body."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent
+    for path in sorted(path for pattern in SOURCES for path in root.glob(pattern)):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def processor() -> str:
+    """Return what the compiler's -march=native and the kernels' vector width depend on."""
+    flags = ""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        flags = next((line for line in lines if line.startswith("flags")), "")
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {flags}"
+
+
+def has_compiler() -> bool:
+    """Return whether this machine has the C++ compiler that inductor would call."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One body on disk
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def build(job: Job, body: Body) -> Path:
+    """Capture, compile and store one body; returns its file."""
+    program = capture(body, job.config, job.settings)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=job.folder) as scratch:
+        made = Path(
+            torch._inductor.aoti_compile_and_package(
+                program,
+                package_path=os.path.join(scratch, "body.pt2"),
+                inductor_configs=_inductor_configs(job),
+            )
+        )
+        path = job.folder / f"{body.name}.{_digest(made)}.pt2"
+        os.replace(made, path)
+    return path
+
+
+def _inductor_configs(job: Job) -> dict[str, Any]:
+    return {
+        # Nine tenths of a precompiled header would be rebuilt for each body's own boilerplate anyway.
+        "aot_inductor.precompile_headers": False,
+        # Captured from 2 rows up, run with 1 too: nothing in a body depends on there being more than one.
+        "aot_inductor.check_lowerbound": False,
+        "cpp.threads": job.threads,
+    }
+
+
+def stored(job: Job, body: Body) -> Compiled | None:
+    """Return the body loaded from disk, or None when it is not there; a damaged file is removed with a log line."""
+    for path in sorted(job.folder.glob(f"{body.name}.*.pt2")):
+        try:
+            if path.name.split(".")[1] != _digest(path):
+                raise ValueError("its digest does not match")
+            return _load(path)
+        except Exception as error:  # whatever a damaged package raises: it is rebuilt either way
+            log.warning("compiled graph %s is damaged (%s); building it anew", path.name, error)
+            path.unlink(missing_ok=True)
+    return None
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def _load(path: Path) -> Compiled:
+    package = torch._inductor.aoti_load_package(str(path), run_single_threaded=True)
+    # The loader itself: the package's own call sorts and flattens arguments, which costs as much as a small body.
+    run = package.loader.run
+    return lambda inputs: run(inputs)
+
+
+def is_stored(job: Job, body: Body) -> bool:
+    """Return whether the body has a file, damaged or not."""
+    return any(job.folder.glob(f"{body.name}.*.pt2"))
+
+
+def main() -> None:
+    """Build every missing body of the job on standard input, politely, telling each on standard output."""
+    job: Job = pickle.load(sys.stdin.buffer)
+    os.nice(NICENESS)
+    torch.set_num_threads(1)
+    for body in bodies(job.config, job.settings):
+        try:
+            if not is_stored(job, body):
+                build(job, body)
+            print("ready", body.name, flush=True)
+        except BrokenPipeError:
+            return
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300]
+            print("failed", body.name, f"{type(error).__name__}: {reason}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""The CPU device: eager from the first step, compiled as bodies become ready.
+
+Theory of operation. A step is embed, then one call a layer, then the head and the variant. A layer's call is its
+compiled body when there is one and the same function run eagerly when there is not; the choice is made at the start
+of a step, so graphs are swapped in between steps. A prefill runs in blocks of 64 tokens, all layers over one block
+before the next: blocks in which no row has a token left are skipped, and a row without tokens in a block points at
+the null slot there, so that its state stays as the last block left it.
+
+With one bucket of every kind (--deterministic) a row's numbers come from the same instructions whoever its
+neighbours are. A swap in the middle of a request would change them, so then compiling is waited for.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphs.background import Bodies
+from graphs.capture import DTYPES
+from graphs.catalog import BLOCK_TOKENS, body_name, variants
+from graphs.compile import Compiled, Job, has_compiler
+from graphs.config import Config
+from graphs.layers.mla_dsa import regime_of
+from graphs.layers.sampling import DrawRows, Kernels, draw, greatest_threshold
+from graphs.models.glm5_next import decode_layer, embed, hidden, last_hidden, logits, prefill_layer
+from graphs.packing import Layout
+from graphs.parameters import Weights
+from graphs.settings import DeviceMode, GraphSettings
+from graphs.state import new_state
+from graphs.step import NULL_SLOT, Capacity, Ints, StepInput, StepOutput
+from graphs.variant import Ending
+from graphs.weights import load_weights
+
+log = logging.getLogger("trnrt")
+
+
+class CpuDevice:
+    """Runs steps on the CPU; see `graphs.step.Device`."""
+
+    def __init__(
+        self,
+        config: Config,
+        weights: Weights,
+        settings: GraphSettings,
+        mode: DeviceMode = "auto",
+        cache: Path | None = None,
+        threads: int = 1,
+        progress: bool = False,
+    ) -> None:
+        """Take loaded weights; cache is where compiled graphs are kept, by default ~/.cache/trnrt."""
+        self._config, self._settings, self._threads = config, settings, threads
+        self._variants = variants()
+        self._thread_local = threading.local()
+        self._state = new_state(
+            config, settings.num_slots, settings.num_pages, settings.page_size_tokens, DTYPES[settings.dtype]
+        )
+        self._top = weights.top
+        self._weight_bytes, self._state_bytes = weights.num_bytes(), self._state.num_bytes()
+        layouts = [Layout.of(w) for w in weights.layers]
+        self._buffers = [layout.pack(w) for layout, w in zip(layouts, weights.layers, strict=True)]
+        self._layers = [layout.unpack(buffers) for layout, buffers in zip(layouts, self._buffers, strict=True)]
+        self._bodies = self._start(mode, cache or Path.home() / ".cache" / "trnrt", progress)
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        settings: GraphSettings,
+        mode: DeviceMode = "auto",
+        cache: Path | None = None,
+        threads: int = 1,
+        progress: bool = False,
+    ) -> "CpuDevice":
+        """Load the checkpoint in `folder`; raises ConfigError or WeightsError."""
+        config = Config.read(folder)
+        weights = load_weights(folder, config, DTYPES[settings.dtype], progress)
+        return cls(config, weights, settings, mode, cache, threads, progress)
+
+    @property
+    def capacity(self) -> Capacity:
+        """Return the shapes and sizes this device was built with."""
+        settings, config = self._settings, self._config
+        most = settings.buckets.pages[-1] * settings.page_size_tokens
+        return Capacity(
+            num_pages=settings.num_pages,
+            page_size_tokens=settings.page_size_tokens,
+            num_slots=settings.num_slots,
+            buckets=settings.buckets,
+            vocab_size=config.vocab_size,
+            context_length_tokens=min(most, config.max_position_embeddings),
+            max_top_logprobs=settings.max_top_logprobs,
+        )
+
+    def run(self, step: StepInput) -> StepOutput:
+        """Run one step and return its sampled ids."""
+        began = time.perf_counter()
+        self._adopt_thread()
+        ready = self._bodies.ready if self._bodies is not None else {}
+        variant = self._variants[step.key.variant]
+        with torch.inference_mode():
+            slots = torch.from_numpy(step.slots)
+            h = self._decode(step, slots, ready) if step.key.family == "decode" else self._prefill(step, slots, ready)
+            chosen = variant.choose(self._ending(step, logits(self._top, h), ready))
+            self._state.last_token.index_copy_(0, slots, chosen.ids)
+        with_best = chosen.best_ids is not None and chosen.best_logprobs is not None
+        return StepOutput(
+            token_ids=chosen.ids.numpy(),
+            logprobs=chosen.logprobs.numpy(),
+            top_ids=chosen.best_ids.numpy() if with_best else None,  # type: ignore[union-attr]
+            top_logprobs=chosen.best_logprobs.numpy() if with_best else None,  # type: ignore[union-attr]
+            device_s=time.perf_counter() - began,
+        )
+
+    def wait(self) -> None:
+        """Wait until every graph is compiled or has failed; serving does not need it, measuring does."""
+        if self._bodies is not None:
+            self._bodies.wait()
+
+    def describe(self) -> dict[str, object]:
+        """Return facts for logs and /server_info."""
+        return {
+            "device": "cpu",
+            "mode": "eager" if self._bodies is None else "compiled",
+            "dtype": self._settings.dtype,
+            "threads": self._threads,
+            "weight_bytes": self._weight_bytes,
+            "state_bytes": self._state_bytes,
+            "graphs_ready": 0 if self._bodies is None else len(self._bodies.ready),
+            "graphs_total": 0 if self._bodies is None else self._bodies.num_total,
+        }
+
+    def close(self) -> None:
+        """Stop background compiles; idempotent."""
+        if self._bodies is not None:
+            self._bodies.close()
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _start(self, mode: DeviceMode, cache: Path, progress: bool) -> Bodies | None:
+        if mode == "eager":
+            log.info("CPU device: eager, as asked")
+            return None
+        if not has_compiler():
+            log.warning("CPU device: eager, since there is no C++ compiler on this machine")
+            return None
+        bodies = Bodies(Job.of(self._config, self._settings, cache, self._threads), progress)
+        buckets = self._settings.buckets
+        is_fixed = all(len(sizes) == 1 for sizes in (buckets.batch, buckets.prefill_batch, buckets.pages))
+        if mode == "compiled" or is_fixed:
+            bodies.wait()
+        return bodies
+
+    def _adopt_thread(self) -> None:
+        # The thread count is a property of the calling thread's OpenMP team.
+        if not getattr(self._thread_local, "is_set", False):
+            torch.set_num_threads(self._threads)
+            self._thread_local.is_set = True
+
+    def _decode(self, step: StepInput, slots: Tensor, ready: Mapping[str, Compiled]) -> Tensor:
+        tokens = self._state.last_token[slots].unsqueeze(1)
+        start = torch.from_numpy(step.start)
+        streams = self._run_layers(step, ready, tokens, start, start, slots)
+        return hidden(self._config, self._top, streams.squeeze(1))
+
+    def _prefill(self, step: StepInput, slots: Tensor, ready: Mapping[str, Compiled]) -> Tensor:
+        h = torch.zeros(step.key.batch, self._config.hidden_size, dtype=DTYPES[self._settings.dtype])
+        for first in range(0, max(1, int(step.num_valid.max())), BLOCK_TOKENS):
+            num_valid = np.clip(step.num_valid - first, 0, BLOCK_TOKENS)
+            here = num_valid > 0
+            counts = torch.from_numpy(num_valid)
+            streams = self._run_layers(
+                step,
+                ready,
+                torch.from_numpy(_block(step.tokens, first)),
+                torch.from_numpy(np.where(here, step.start + first, 0)),
+                counts,
+                torch.from_numpy(np.where(here, step.slots, NULL_SLOT)),
+            )
+            newest = last_hidden(self._config, self._top, streams, counts)
+            h = torch.where((counts > 0).unsqueeze(1), newest, h)
+        return h
+
+    def _run_layers(
+        self,
+        step: StepInput,
+        ready: Mapping[str, Compiled],
+        tokens: Tensor,
+        start: Tensor,
+        num_valid: Tensor,
+        slots: Tensor,
+    ) -> Tensor:
+        config, key = self._config, step.key
+        table = torch.from_numpy(step.page_table)
+        regime = regime_of(config, key.pages * self._settings.page_size_tokens)
+        streams = embed(config, self._top, tokens).contiguous()
+        for index, kind in enumerate(config.layer_kinds):
+            state = self._state.layers[index]
+            name = body_name(config, self._settings, key.family, kind, key.batch, key.pages)
+            if (compiled := ready.get(name)) is not None:
+                small = [streams, start, num_valid, slots, table]
+                streams = compiled([*small, *self._buffers[index], *state.values()])[0]
+            elif key.family == "decode":
+                w = self._layers[index]
+                streams = decode_layer(config, kind, regime, w, state, streams, start, slots, table).contiguous()
+            else:
+                w = self._layers[index]
+                streams = prefill_layer(
+                    config, kind, regime, w, state, streams, start, num_valid, slots, table
+                ).contiguous()
+        return streams
+
+    def _ending(self, step: StepInput, wide: Tensor, ready: Mapping[str, Compiled]) -> Ending:
+        rows = step.sampling
+        threshold, drawing = ready.get("threshold"), ready.get("draw")
+        kernels = Kernels(
+            threshold=greatest_threshold if threshold is None else partial(_first, threshold),
+            draw=draw if drawing is None else partial(_both, drawing),
+            uses_top_k=bool((rows.top_k > 0).any()),
+            uses_top_p=bool((rows.top_p < 1).any()),
+        )
+        columns = DrawRows(
+            *(torch.from_numpy(x) for x in (rows.temperature, rows.top_k, rows.top_p, rows.min_p, rows.seed))
+        )
+        position = torch.from_numpy(step.start + step.num_valid)
+        return Ending(wide, columns, position, kernels, self._settings.max_top_logprobs)
+
+
+def _block(tokens: Ints, first: int) -> Ints:
+    block = tokens[:, first : first + BLOCK_TOKENS]
+    return np.pad(block, ((0, 0), (0, BLOCK_TOKENS - block.shape[1])))
+
+
+def _first(compiled: Compiled, *inputs: Tensor) -> Tensor:
+    return compiled(list(inputs))[0]
+
+
+def _both(compiled: Compiled, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+    ids, logprobs = compiled(list(inputs))
+    return ids, logprobs
