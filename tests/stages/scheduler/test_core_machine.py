@@ -187,6 +187,8 @@ class CoreMachine(RuleBasedStateMachine):
         for row in self.core.flight.rows if self.core.flight is not None else ():
             assert row.choice.slot
             assert len(row.choice.pages) * self.device.capacity.page_size_tokens >= row.start + row.num_valid
+        numbers = [choice.number for choice in self.core.retracted]
+        assert numbers == sorted(numbers), "the oldest comes back first"
         for choice in live:
             assert (choice.phase is Phase.PREFILLING) == (choice in self.core.prefilling)
             assert (choice.phase is Phase.DECODING) == (choice in self.core.decoding)
