@@ -91,8 +91,13 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.plan is None)
     @rule()
     def launch(self) -> None:
+        before = set(self.core.prefilling) | set(self.core.decoding)
         self.plan = self.core.plan()
         self.hear()
+        running = set(self.core.prefilling) | set(self.core.decoding)
+        if running - before:
+            memory = self.core.memory
+            assert memory.reserved_pages(running) <= memory.pages.num_free, "more was let in than the reserve allows"
         if self.plan is None:
             assert not self.core.prefilling
             assert not self.core.decoding

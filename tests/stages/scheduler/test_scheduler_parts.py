@@ -306,6 +306,15 @@ def _rows(core: SchedulerCore) -> tuple[TokensRow, ...]:
     return tokens.rows if tokens is not None else ()
 
 
+def test_one_waiting_choice_can_be_cancelled_and_the_others_wait_on():
+    queue = Admission(8, lambda _: None)
+    core = SchedulerCore(SchedulerSettings(), capacity(), queue, load_policy("fcfs"))
+    queue.send_nowait(tuple(submit("a", (1,), choice=choice) for choice in range(3)))
+    core.cancel(Cancel("a", choice=1, deliver=True))
+    assert [key.choice for key in queue.waiting] == [0, 2]
+    assert [row.submit.key.choice for row in _rows(core)] == [1]
+
+
 def test_logprobs_come_only_where_they_were_asked_for():
     device = HistoryDevice(capacity())
     queue = Admission(8, lambda _: None)
