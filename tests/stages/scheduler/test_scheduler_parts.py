@@ -306,6 +306,23 @@ def _rows(core: SchedulerCore) -> tuple[TokensRow, ...]:
     return tokens.rows if tokens is not None else ()
 
 
+def test_a_share_is_kept_for_a_choice_that_came_back_too():
+    device = HistoryDevice(capacity(num_pages=11))
+    queue = Admission(8, lambda _: None)
+    core = SchedulerCore(SchedulerSettings(new_token_reserve=1.0), device.capacity, queue, load_policy("fcfs"))
+    queue.send_nowait((submit("back", (1,) * 8, max_new_tokens=32),))
+    plan = core.plan()
+    assert plan is not None
+    core.complete(plan.step, device.run(plan.input))
+    (choice,) = core.decoding
+    core._retract(choice)
+    # Two pages now and three to come are the one's, six the other's: eleven of ten.
+    queue.send_nowait((submit("new", (1,) * 8, max_new_tokens=40),))
+    core.plan()
+    assert [one.submit.key.request_id for one in core.prefilling] == ["back"]
+    assert len(queue.waiting) == 1
+
+
 def test_one_waiting_choice_can_be_cancelled_and_the_others_wait_on():
     queue = Admission(8, lambda _: None)
     core = SchedulerCore(SchedulerSettings(), capacity(), queue, load_policy("fcfs"))
