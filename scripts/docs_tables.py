@@ -1,7 +1,6 @@
 """Writes the generated tables of docs/ between their markers; with --check says which are stale and exits 1."""
 
-import importlib
-import pkgutil
+import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -41,18 +40,19 @@ def presets() -> Iterable[str]:
 
 
 def routes() -> Iterable[str]:
-    from stages.ingress.info import ROUTES
+    """Ask the application itself: its rules, minus what the framework adds of its own."""
+    from stages.ingress.app import create_app
+    from stages.ingress.respond import Serving
+    from stages.settings import IngressSettings
+    from trnrt.serve import all_dialects
 
-    import stages.ingress.dialects as dialects
-
-    yield "| route | methods | answered by |"
+    app = create_app(all_dialects(), Serving(None, IngressSettings()), None)
+    yield "| route | methods | dialect |"
     yield "|---|---|---|"
-    for module in pkgutil.iter_modules(dialects.__path__):
-        dialect = getattr(importlib.import_module(f"{dialects.__name__}.{module.name}"), "DIALECT", None)
-        for route in dialect.routes if dialect else ():
-            yield f"| `{route.path}` | {', '.join(route.methods)} | `stages/ingress/dialects/{module.name}.py` |"
-    for route in ROUTES:
-        yield f"| `{route.path}` | {', '.join(route.methods)} | `stages/ingress/info.py` |"
+    for rule in sorted(app.url_map.iter_rules(), key=lambda rule: (rule.rule, sorted(rule.methods))):
+        methods = ", ".join(sorted(rule.methods - {"OPTIONS", "HEAD"}))
+        path = re.sub("<path:(.*)>", r"{\1}", rule.rule)
+        yield f"| `{path}` | {methods} | {rule.endpoint.rsplit(' ', 1)[0]} |"
 
 
 def messages() -> Iterable[str]:

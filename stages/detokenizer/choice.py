@@ -10,14 +10,14 @@ alone is searched for stop strings; with parsers off everything is visible.
 
 from collections.abc import Iterable
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from stages.detokenizer.parsers.port import Reasoning, ReasoningParser, TagIds, ToolCalls, ToolParser
 from stages.detokenizer.stops import stop_finder
 from stages.detokenizer.utf8 import Utf8
 from stages.detokenizer.visible import Blanks, Visible
 from stages.detokenizer.vocabulary import Vocabulary
-from stages.messages import Delta, Ended, Event, Finish, Submit, TokenLogprob, TokensRow, ToolCallDelta
+from stages.messages import Delta, Ended, Event, Finish, Submit, TokenLogprob, TokensRow, ToolCallDelta, Usage
 
 
 @frozen(eq=False)
@@ -86,11 +86,7 @@ class Choice:
             self._flush()
         if self._matched is not None:
             finish = Finish("stop", matched=self._matched)
-        usage = evolve(
-            row.usage,
-            completion_tokens=row.usage.completion_tokens - (len(row.token_ids) - used),
-            reasoning_tokens=self._reasoning.num_tokens if self._reasoning is not None else 0,
-        )
+        usage = self._usage(row, used)
         delta = Delta(
             choice=self.key.choice,
             token_ids=row.token_ids[:used],
@@ -169,6 +165,14 @@ class Choice:
         self._text = ""
         self._reasoned = ""
         self._calls: list[ToolCallDelta] = []
+
+    def _usage(self, row: TokensRow, used: int) -> Usage:
+        reasoning_tokens = self._reasoning.num_tokens if self._reasoning is not None else 0
+        unused = len(row.token_ids) - used
+        if not unused and not reasoning_tokens:
+            return row.usage
+        usage = row.usage
+        return Usage(usage.prompt_tokens, usage.completion_tokens - unused, usage.cached_tokens, reasoning_tokens)
 
     def _entries(self, row: TokensRow, used: int) -> tuple[TokenLogprob, ...]:
         piece = self._vocabulary.piece

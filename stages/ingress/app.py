@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import orjson
 import trio
-from hypercorn.typing import ASGISendCallable
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
 from quart import Request, Response, request
 from quart_trio import QuartTrio
-from quart_trio.asgi import TrioASGIHTTPConnection
+from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge, RequestTimeout
 
 from stages import errors
@@ -62,10 +62,19 @@ class Connection(TrioASGIHTTPConnection):
         nursery.cancel_scope.cancel()
 
 
+class RefusedWebsocket(TrioASGIWebsocketConnection):
+    """A WebSocket handshake: refused, there is nothing here to talk to by frames."""
+
+    async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Answer the handshake with a 403."""
+        await send({"type": "websocket.close", "code": 1000, "reason": None})
+
+
 class App(QuartTrio):
     """The ASGI application; `serving` is what its calls share, its cutoff is for the server to set."""
 
     asgi_http_class = Connection
+    asgi_websocket_class = RefusedWebsocket
 
     def __init__(self, serving: Serving) -> None:
         super().__init__("trnrt", static_folder=None)

@@ -1,0 +1,63 @@
+"""Stop strings: what is shown, what is held back, and what matches, for text in any pieces."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stages.detokenizer.stops import stop_finder
+
+letters = st.text("abc", max_size=30)
+stop_lists = st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=3).map(tuple)
+
+
+def shown(stops: tuple[str, ...], pieces: list[str], keep_stop: bool = False) -> tuple[list[str], str | None]:
+    finder = stop_finder(stops, keep_stop)
+    texts = [finder.push(piece) for piece in pieces]
+    return ([*texts, finder.flush()] if finder.matched is None else texts), finder.matched
+
+
+@given(stop_lists, st.lists(st.text("abc", max_size=4), max_size=12), st.booleans())
+def test_it_is_the_search_of_the_text_so_far_after_every_piece(
+    stops: tuple[str, ...], pieces: list[str], keep_stop: bool
+) -> None:
+    texts, matched = shown(stops, pieces, keep_stop)
+    seen = ""
+    for number, piece in enumerate(pieces):
+        seen += piece
+        found = next((stop for stop in stops if stop in seen), None)
+        if found is not None:
+            cut = seen.index(found) + (len(found) if keep_stop else 0)
+            assert ("".join(texts), matched) == (seen[:cut], found)
+            return
+        held = seen[len("".join(texts[: number + 1])) :]
+        longest = max(
+            (length for stop in stops for length in range(len(stop)) if length and seen.endswith(stop[:length])),
+            default=0,
+        )
+        assert len(held) == longest
+    assert ("".join(texts), matched) == (seen, None)
+
+
+@pytest.mark.parametrize(
+    ("stops", "pieces", "expected", "matched"),
+    [
+        (("END",), ["alpha E", "N", "D beta"], ["alpha ", "", ""], "END"),
+        (("END",), ["alpha E", "N", "T"], ["alpha ", "", "ENT", ""], None),
+        (("aab",), ["aa", "ab"], ["", "a"], "aab"),
+        (("b", "a"), ["ab"], ["a"], "b"),
+        (("b", "ab"), ["ab"], ["a"], "b"),
+        (("",), ["a"], ["a", ""], None),
+        (("beta!!",), ["beta!"], ["", "beta!"], None),
+        (("x",), ["ax", "y"], ["a", ""], "x"),
+    ],
+)
+def test_examples(stops: tuple[str, ...], pieces: list[str], expected: list[str], matched: str | None) -> None:
+    assert shown(stops, pieces) == (expected, matched)
+
+
+def test_a_flush_starts_anew() -> None:
+    finder = stop_finder(("ab",), keep_stop=False)
+    assert finder.push("a") == ""
+    assert finder.flush() == "a"
+    assert finder.push("b") == "b"
+    assert finder.matched is None
