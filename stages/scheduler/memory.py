@@ -30,9 +30,7 @@ class Memory:
         """Return whether a choice can be let in beside num_running others that keep num_reserved pages to come."""
         if num_running >= self.budget.max_rows or not self.slots.num_free:
             return False
-        if not num_running:
-            # Alone it runs without a reserve: there is nothing to wait for.
-            return self.budget.pages_for(num_tokens) <= self.pages.num_free
+        # Alone it always fits: what is foreseen never exceeds what one row can hold.
         return self.budget.foreseen_pages(num_tokens, num_remaining) + num_reserved <= self.pages.num_free
 
     def reserved_pages(self, running: Iterable[Choice]) -> int:

@@ -42,7 +42,7 @@ async def run_scheduler(
 
 async def _serve(core: SchedulerCore, channels: Channels, stats_send: StatsSend) -> None:
     while not (channels.admission.closed and core.is_idle):
-        # In one expression, so that an idle scheduler keeps no message, and with it no mailbox, alive.
+        # A call of its own, so that an idle scheduler keeps no Tokens, and with them no mailbox, alive.
         await _turn(core, channels, stats_send, await _receive_all(channels))
 
 

@@ -49,6 +49,21 @@ def test_one_request_answers_after_its_chunks_and_then_once_a_decode_step():
     ]
 
 
+def test_what_was_done_is_counted_once_even_when_it_had_to_be_done_again():
+    settings = SchedulerSettings(chunked_prefill_size_tokens=16, new_token_reserve=0.0)
+
+    async def main() -> None:
+        async with sim_engine(settings, make_device(num_pages=5)) as engine:
+            await engine.ask_choices(tuple(submit("a", prompt(9), choice=index, max_new_tokens=16) for index in (0, 1)))
+            await trio.sleep(1.0)
+            totals = engine.stats.snapshot(trio.current_time()).totals
+        assert totals["retractions"] > 0
+        assert (totals["prompt_tokens"], totals["completion_tokens"], totals["choices_length"]) == (18, 32, 2)
+        assert totals["device_s"] == totals["steps_prefill"] * PREFILL_S + totals["steps_decode"] * DECODE_S
+
+    run_sim(main)
+
+
 def test_a_running_choice_waits_one_prefill_step_at_most_between_its_tokens():
     async def main() -> tuple[Heard, Heard]:
         heard: dict[str, Heard] = {}

@@ -91,8 +91,13 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.plan is None)
     @rule()
     def launch(self) -> None:
+        before = set(self.core.prefilling) | set(self.core.decoding)
         self.plan = self.core.plan()
         self.hear()
+        running = set(self.core.prefilling) | set(self.core.decoding)
+        if running - before:
+            memory = self.core.memory
+            assert memory.reserved_pages(running) <= memory.pages.num_free, "more was let in than the reserve allows"
         if self.plan is None:
             assert not self.core.prefilling
             assert not self.core.decoding
@@ -187,6 +192,8 @@ class CoreMachine(RuleBasedStateMachine):
         for row in self.core.flight.rows if self.core.flight is not None else ():
             assert row.choice.slot
             assert len(row.choice.pages) * self.device.capacity.page_size_tokens >= row.start + row.num_valid
+        numbers = [choice.number for choice in self.core.retracted]
+        assert numbers == sorted(numbers), "the oldest comes back first"
         for choice in live:
             assert (choice.phase is Phase.PREFILLING) == (choice in self.core.prefilling)
             assert (choice.phase is Phase.DECODING) == (choice in self.core.decoding)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stages.channels import Admission
 from stages.errors import ConfigError, EngineFailure, InvalidRequest
-from stages.messages import Arrived, Cancel, ChoiceKey, Sampling
+from stages.messages import Arrived, Cancel, ChoiceKey, Sampling, TokensRow
 from stages.scheduler.budget import MAX_FUTURE_TOKENS, budget_of
 from stages.scheduler.choice import Choice
 from stages.scheduler.compose import Row, compose, decode_row, prefill_row, variant_of
@@ -245,6 +245,91 @@ def test_a_choice_cancelled_on_the_device_keeps_slot_and_pages_until_its_step_is
     queue.send_nowait((submit("a", (1,)),))
     core.complete(plan.step, device.run(plan.input))
     assert (core.load().used_pages, core.load().used_slots) == (0, 0)
+
+
+def test_the_newest_give_way_and_of_several_the_oldest_comes_back_first():
+    device = HistoryDevice(capacity(num_pages=6))
+    queue = Admission(8, lambda _: None)
+    settings = SchedulerSettings(new_token_reserve=0.0)
+    core = SchedulerCore(settings, device.capacity, queue, load_policy("fcfs"))
+    # Four rows fill four of five pages with eight tokens each; the ninth token of each asks for one more.
+    queue.send_nowait(tuple(submit("a", (1,) * 8, choice=choice, max_new_tokens=5) for choice in range(4)))
+    phases: list[tuple[list[int], list[int]]] = []
+    while (plan := core.plan()) is not None:
+        waiting = [choice.submit.key.choice for choice in core.retracted]
+        running = sorted(choice.submit.key.choice for choice in (*core.prefilling, *core.decoding))
+        if (running, waiting) not in phases:
+            phases.append((running, waiting))
+        core.complete(plan.step, device.run(plan.input))
+    assert phases == [([0, 1, 2, 3], []), ([0, 1], [2, 3]), ([2, 3], [])]
+
+
+def test_while_a_retracted_choice_waits_nothing_of_the_queue_is_let_in():
+    device = HistoryDevice(capacity(num_pages=6))
+    queue = Admission(8, lambda _: None)
+    settings = SchedulerSettings(new_token_reserve=0.0, max_running_requests=2)
+    core = SchedulerCore(settings, device.capacity, queue, load_policy("fcfs"))
+    queue.send_nowait(tuple(submit("a", (1,) * 16, choice=choice, max_new_tokens=9) for choice in range(2)))
+    queue.send_nowait(tuple(submit("late", (1,), choice=choice, max_new_tokens=1) for choice in range(3)))
+    num_steps_behind = 0
+    while (plan := core.plan()) is not None:
+        assert core.load().running <= 2
+        if core.retracted:
+            # A page is free for the small newcomers, but the retracted one was first.
+            assert core.memory.pages.num_free
+            assert (core.load().waiting, len(queue.waiting)) == (4, 3)
+            num_steps_behind += 1
+        core.complete(plan.step, device.run(plan.input))
+    assert num_steps_behind > 0
+    assert core.is_idle
+
+
+def test_a_choice_retracted_when_it_had_outgrown_a_row_is_not_let_in_again():
+    device = HistoryDevice(capacity(num_pages=4, max_row_pages=2))
+    queue = Admission(8, lambda _: None)
+    core = SchedulerCore(SchedulerSettings(new_token_reserve=0.0), device.capacity, queue, load_policy("fcfs"))
+    # The first's ninth and the second's seventeenth token ask for a page in the same step; none is free.
+    queue.send_nowait((submit("a", (1,) * 4, max_new_tokens=8),))
+    queue.send_nowait((submit("b", (2,) * 13, max_new_tokens=8),))
+    finishes: dict[str, tuple[str, int]] = {}
+    while (plan := core.plan()) is not None:
+        core.complete(plan.step, device.run(plan.input))
+        for row in _rows(core):
+            if row.finish is not None:
+                finishes[row.submit.key.request_id] = (row.finish.kind, row.usage.completion_tokens)
+    assert finishes == {"a": ("length", 8), "b": ("abort", 4)}
+    assert core.outbox.counts["retractions"] == 1
+
+
+def _rows(core: SchedulerCore) -> tuple[TokensRow, ...]:
+    tokens = core.outbox.take()
+    return tokens.rows if tokens is not None else ()
+
+
+def test_a_share_is_kept_for_a_choice_that_came_back_too():
+    device = HistoryDevice(capacity(num_pages=11))
+    queue = Admission(8, lambda _: None)
+    core = SchedulerCore(SchedulerSettings(new_token_reserve=1.0), device.capacity, queue, load_policy("fcfs"))
+    queue.send_nowait((submit("back", (1,) * 8, max_new_tokens=32),))
+    plan = core.plan()
+    assert plan is not None
+    core.complete(plan.step, device.run(plan.input))
+    (choice,) = core.decoding
+    core._retract(choice)
+    # Two pages now and three to come are the one's, six the other's: eleven of ten.
+    queue.send_nowait((submit("new", (1,) * 8, max_new_tokens=40),))
+    core.plan()
+    assert [one.submit.key.request_id for one in core.prefilling] == ["back"]
+    assert len(queue.waiting) == 1
+
+
+def test_one_waiting_choice_can_be_cancelled_and_the_others_wait_on():
+    queue = Admission(8, lambda _: None)
+    core = SchedulerCore(SchedulerSettings(), capacity(), queue, load_policy("fcfs"))
+    queue.send_nowait(tuple(submit("a", (1,), choice=choice) for choice in range(3)))
+    core.cancel(Cancel("a", choice=1, deliver=True))
+    assert [key.choice for key in queue.waiting] == [0, 2]
+    assert [row.submit.key.choice for row in _rows(core)] == [1]
 
 
 def test_logprobs_come_only_where_they_were_asked_for():

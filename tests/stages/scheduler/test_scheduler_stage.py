@@ -101,6 +101,13 @@ async def test_a_drained_scheduler_returns_and_closes_what_it_sends_to():
             hand.channels.scheduler_send.send_nowait(Drain())
 
 
+async def test_a_scheduler_that_ends_in_any_other_way_takes_nothing_more_either():
+    async with by_hand() as hand:
+        pass
+    with pytest.raises(trio.ClosedResourceError):
+        hand.channels.admission.send_nowait((submit("a", (1,)),))
+
+
 async def test_a_drain_waits_for_the_step_of_a_cancelled_choice():
     async with by_hand() as hand:
         hand.channels.admission.send_nowait((submit("a", (1, 2, 3)),))
