@@ -111,6 +111,7 @@ def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
 
 
 async def _parse(dialect: Dialect, serving: Serving) -> Parsed:
+    arrived_s = trio.current_time()
     if dialect.json_only:
         check_media_type(request.headers.get("content-type", ""))
     call = Call(
@@ -119,6 +120,7 @@ async def _parse(dialect: Dialect, serving: Serving) -> Parsed:
         path=request.path,
         request_id=secrets.token_hex(16),
         created_s=int(time.time()),
+        elapsed_s=lambda: trio.current_time() - arrived_s,
     )
     return dialect.parse(call, serving.services.model)
 

@@ -41,6 +41,8 @@ class Call:
     path: str
     request_id: str
     created_s: int
+    # Seconds since the call arrived, for answers that tell it; None where nobody measures.
+    elapsed_s: Callable[[], float] | None = None
 
 
 @frozen(eq=False)
