@@ -140,7 +140,8 @@ def _add_info_routes(app: App, info: Info) -> None:
     def add(paths: Iterable[str], body: Callable[..., object]) -> None:
         async def answer(**arguments: str) -> Response:
             try:
-                return _json(200, body(**arguments))
+                value = body(**arguments)
+                return value if isinstance(value, Response) else _json(200, value)
             except errors.RequestError as error:
                 return _refusal(error, partial(general_error, request.path))
 
@@ -168,7 +169,10 @@ def _loads(info: Info) -> object:
     rank = request.args.get("dp_rank")
     if rank is not None and not rank.lstrip("-").isdecimal():
         raise errors.InvalidRequest(f"dp_rank must be an integer, not {rank!r}", "dp_rank")
-    return facts.loads(info, time.time(), request.args.get("include", "all"), None if rank is None else int(rank))
+    loads = facts.loads(info, time.time(), request.args.get("include", "all"), None if rank is None else int(rank))
+    if request.args.get("format") == "prometheus":
+        return Response(facts.loads_as_gauges(loads), content_type="text/plain; version=0.0.4; charset=utf-8")
+    return loads
 
 
 async def _on_http_exception(error: HTTPException) -> Response:

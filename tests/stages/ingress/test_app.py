@@ -200,6 +200,13 @@ async def test_info_routes_tell_what_their_names_say(path: str, check: Any) -> N
         assert check(reply.json), reply.json
 
 
+async def test_loads_come_as_text_gauges_on_demand() -> None:
+    async with running(silent) as server, connected(server.port) as client:
+        reply = await client.get("/v1/loads?format=prometheus")
+        assert reply.headers["content-type"].startswith("text/plain")
+        assert b'sglang_token_usage{dp_rank="0"} 0.25\n' in reply.body
+
+
 async def test_an_unknown_model_or_section_is_refused_by_name() -> None:
     async with running(silent) as server, connected(server.port) as client:
         reply = await client.get("/v1/models/org/other")

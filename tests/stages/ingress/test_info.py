@@ -44,3 +44,12 @@ def test_loads_tell_the_time_in_iso_form_and_only_of_ranks_that_exist() -> None:
 def test_an_unknown_section_is_named() -> None:
     with pytest.raises(InvalidRequest, match="Unknown section: bogus"):
         facts.loads(INFO, 0.0, "core,bogus")
+
+
+def test_loads_as_gauges_hold_every_number_once_with_its_rank() -> None:
+    lines = facts.loads_as_gauges(facts.loads(INFO, 0.0)).splitlines()
+    assert 'sglang_num_running_reqs{dp_rank="0"} 3' in lines
+    assert 'sglang_memory_token_capacity{dp_rank="0"} 512' in lines
+    assert 'sglang_queues_waiting{dp_rank="0"} 4' in lines
+    assert len([line for line in lines if not line.startswith("#")]) == len(lines) / 2
+    assert not any("timestamp" in line or "mode" in line for line in lines)
