@@ -111,6 +111,7 @@ def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
 
 
 async def _parse(dialect: Dialect, serving: Serving) -> Parsed:
+    arrived_s = trio.current_time()
     if dialect.json_only:
         check_media_type(request.headers.get("content-type", ""))
     call = Call(
@@ -119,6 +120,7 @@ async def _parse(dialect: Dialect, serving: Serving) -> Parsed:
         path=request.path,
         request_id=secrets.token_hex(16),
         created_s=int(time.time()),
+        elapsed_s=lambda: trio.current_time() - arrived_s,
     )
     return dialect.parse(call, serving.services.model)
 
@@ -138,7 +140,8 @@ def _add_info_routes(app: App, info: Info) -> None:
     def add(paths: Iterable[str], body: Callable[..., object]) -> None:
         async def answer(**arguments: str) -> Response:
             try:
-                return _json(200, body(**arguments))
+                value = body(**arguments)
+                return value if isinstance(value, Response) else _json(200, value)
             except errors.RequestError as error:
                 return _refusal(error, partial(general_error, request.path))
 
@@ -166,7 +169,10 @@ def _loads(info: Info) -> object:
     rank = request.args.get("dp_rank")
     if rank is not None and not rank.lstrip("-").isdecimal():
         raise errors.InvalidRequest(f"dp_rank must be an integer, not {rank!r}", "dp_rank")
-    return facts.loads(info, time.time(), request.args.get("include", "all"), None if rank is None else int(rank))
+    loads = facts.loads(info, time.time(), request.args.get("include", "all"), None if rank is None else int(rank))
+    if request.args.get("format") == "prometheus":
+        return Response(facts.loads_as_gauges(loads), content_type="text/plain; version=0.0.4; charset=utf-8")
+    return loads
 
 
 async def _on_http_exception(error: HTTPException) -> Response:

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from tests.fakes import counting, silent
-from tests.stages.ingress.http import ask, connected, eventually, running
+from tests.stages.ingress.http import ask, connected, eventually, post_bytes, running
 
 HELLO = {"prompts": ["hi"]}
 
@@ -31,6 +31,33 @@ async def test_a_stream_is_chunked_and_ends_properly_and_the_connection_is_kept(
             assert reply.headers["cache-control"] == "no-cache"
             assert reply.body.startswith(b"data: start\n\ndata: 0/0 0 \n\n")
             assert reply.body.endswith(b"data: 0/0 ended length\n\ndata: [DONE]\n\n")
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with running(counting(2, 0.001)) as server, connected(server.port) as client:
+        await client.send(post_bytes("/text", HELLO) + post_bytes("/text", {**HELLO, "stream": True}))
+        await client.post("/nowhere", {})
+        assert (await client.reply()).json == {"texts": ["0 1 "]}
+        assert (await client.reply()).body.endswith(b"data: [DONE]\n\n")
+        assert (await client.reply()).status == 404
+
+
+async def test_a_client_that_waits_for_100_continue_gets_it() -> None:
+    async with running(counting(1, 0)) as server, connected(server.port) as client:
+        whole = post_bytes("/text", HELLO, ["expect: 100-continue"])
+        head, _, body = whole.partition(b"\r\n\r\n")
+        await client.send(head + b"\r\n\r\n")
+        assert b" 100 " in await client.until(b"\r\n\r\n")
+        await client.send(body)
+        assert (await client.reply()).status == 200
+
+
+async def test_a_chunked_body_is_read_whole() -> None:
+    async with running(counting(1, 0)) as server, connected(server.port) as client:
+        await client.send(b"POST /text HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
+        await client.send(b'transfer-encoding: chunked\r\n\r\nd\r\n{"prompts": [\r\n2\r\n1]\r\n')
+        await client.send(b"1\r\n}\r\n0\r\n\r\n")
+        assert (await client.reply()).status == 200
 
 
 async def test_headers_and_first_frame_go_out_before_the_first_token() -> None:
@@ -171,6 +198,13 @@ async def test_info_routes_tell_what_their_names_say(path: str, check: Any) -> N
         reply = await client.get(path)
         assert reply.status == 200
         assert check(reply.json), reply.json
+
+
+async def test_loads_come_as_text_gauges_on_demand() -> None:
+    async with running(silent) as server, connected(server.port) as client:
+        reply = await client.get("/v1/loads?format=prometheus")
+        assert reply.headers["content-type"].startswith("text/plain")
+        assert b'sglang_token_usage{dp_rank="0"} 0.25\n' in reply.body
 
 
 async def test_an_unknown_model_or_section_is_refused_by_name() -> None:

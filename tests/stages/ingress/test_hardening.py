@@ -12,6 +12,8 @@ from importlib import metadata
 
 import pytest
 import trio
+from hypercorn.protocol.events import Event as StreamEvent
+from hypercorn.protocol.events import Request
 
 from stages.errors import StartupError
 from stages.ingress import hardening
@@ -378,6 +380,30 @@ async def test_garbage_truncation_and_resets_leave_a_server_that_serves() -> Non
                 await trio.aclose_forcefully(client.stream)
         assert (await ask(server.port, "/text", HELLO)).status == 200
         await eventually(lambda: num_tasks() == before and not server.engine.running)
+
+
+async def test_an_exception_of_the_protocol_code_ends_only_its_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = hardening.DirectHTTPStream.handle
+
+    async def broken(self: hardening.DirectHTTPStream, event: StreamEvent) -> None:
+        if isinstance(event, Request) and event.raw_path == b"/trap":
+            raise ZeroDivisionError("protocol bug")
+        await handle(self, event)
+
+    monkeypatch.setattr(hardening.DirectHTTPStream, "handle", broken)
+    async with running(silent) as server, connected(server.port) as bystander:
+        before = num_tasks()
+        await bystander.post("/text", STREAM)
+        await bystander.until(b"data: start\n\n")
+        with_bystander = num_tasks()
+        async with connected(server.port) as client:
+            await client.send(b"GET /trap HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert await closes(client) == b""
+        await eventually(lambda: num_tasks() == with_bystander > before)
+        assert await alive(server.port)
+        assert "connection dropped: ZeroDivisionError('protocol bug')" in caplog.text
 
 
 async def test_a_protocol_error_is_answered_and_the_connection_closed() -> None:

@@ -116,6 +116,14 @@ async def test_a_dialect_may_ask_for_refusals_inside_a_200_stream(autojump_clock
     assert wire.ended
 
 
+async def test_a_call_without_asks_runs_its_encoder_alone(autojump_clock: Any) -> None:
+    wire, fakes = await answer(call(stream=True, prompts=[]), silent)
+    assert (wire.status, wire.text, wire.ended) == (200, "data: start\n\ndata: [DONE]\n\n", True)
+    wire, fakes = await answer(call(prompts=[]), silent)
+    assert wire.json == {"texts": []}
+    assert fakes.engine.submits == []
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("errors_in_stream", [False, True])
 async def test_a_full_queue_is_a_503_with_its_headers(
