@@ -38,7 +38,7 @@ def counting(num_tokens: int, delay_s: float = 1.0) -> Script:
     def script(submit: Submit) -> Iterable[Step]:
         choice = submit.key.choice
         prompt_tokens = len(submit.prompt_ids)
-        for index in range(num_tokens):
+        for index in range(min(num_tokens, submit.max_new_tokens)):
             yield delay_s, Delta(choice, (index,), f"{index} ", usage=Usage(prompt_tokens, index + 1))
         yield 0.0, Ended(choice, Finish("length"), Usage(prompt_tokens, num_tokens))
 
@@ -82,12 +82,16 @@ class FakeEngine:
             self.running.pop(key).cancel()
 
     async def _play(self, submit: Submit, scope: trio.CancelScope) -> None:
-        with scope, suppress(trio.BrokenResourceError):
+        with scope, suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             for delay_s, event in self.script(submit):
-                await trio.sleep(delay_s)
+                if delay_s:
+                    await trio.sleep(delay_s)
                 if isinstance(event, Ended):
                     del self.running[str(submit.key)]
-                submit.mailbox.send_nowait(event)
+                try:
+                    submit.mailbox.send_nowait(event)
+                except trio.WouldBlock:
+                    submit.mailbox.close()  # a reader this far behind is cut off, as by the detokenizer
 
 
 async def fake_prompt_stage(renders: "trio.MemoryReceiveChannel[Render]", delay_s: float = 0.0) -> None:
@@ -125,7 +129,7 @@ async def fake_services(
 
 
 class TextEncoder:
-    """Frames are `data: index/choice text`; the body lists every ask's text; an Ended of kind "error" fails the call."""
+    """Frames are `data: index/choice text`; the body lists the texts; an Ended "error" fails the call."""
 
     def start(self) -> list[bytes]:
         return [b"data: start\n\n"]

@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import orjson
 import trio
-from hypercorn.typing import ASGISendCallable
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
 from quart import Request, Response, request
 from quart_trio import QuartTrio
-from quart_trio.asgi import TrioASGIHTTPConnection
+from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge, RequestTimeout
 
 from stages import errors
@@ -62,10 +62,19 @@ class Connection(TrioASGIHTTPConnection):
         nursery.cancel_scope.cancel()
 
 
+class RefusedWebsocket(TrioASGIWebsocketConnection):
+    """A WebSocket handshake: refused, there is nothing here to talk to by frames."""
+
+    async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Answer the handshake with a 403."""
+        await send({"type": "websocket.close", "code": 1000, "reason": None})
+
+
 class App(QuartTrio):
     """The ASGI application; `serving` is what its calls share, its cutoff is for the server to set."""
 
     asgi_http_class = Connection
+    asgi_websocket_class = RefusedWebsocket
 
     def __init__(self, serving: Serving) -> None:
         super().__init__("trnrt", static_folder=None)
@@ -102,6 +111,7 @@ def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
 
 
 async def _parse(dialect: Dialect, serving: Serving) -> Parsed:
+    arrived_s = trio.current_time()
     if dialect.json_only:
         check_media_type(request.headers.get("content-type", ""))
     call = Call(
@@ -110,6 +120,7 @@ async def _parse(dialect: Dialect, serving: Serving) -> Parsed:
         path=request.path,
         request_id=secrets.token_hex(16),
         created_s=int(time.time()),
+        elapsed_s=lambda: trio.current_time() - arrived_s,
     )
     return dialect.parse(call, serving.services.model)
 
@@ -129,7 +140,8 @@ def _add_info_routes(app: App, info: Info) -> None:
     def add(paths: Iterable[str], body: Callable[..., object]) -> None:
         async def answer(**arguments: str) -> Response:
             try:
-                return _json(200, body(**arguments))
+                value = body(**arguments)
+                return value if isinstance(value, Response) else _json(200, value)
             except errors.RequestError as error:
                 return _refusal(error, partial(general_error, request.path))
 
@@ -157,7 +169,10 @@ def _loads(info: Info) -> object:
     rank = request.args.get("dp_rank")
     if rank is not None and not rank.lstrip("-").isdecimal():
         raise errors.InvalidRequest(f"dp_rank must be an integer, not {rank!r}", "dp_rank")
-    return facts.loads(info, time.time(), request.args.get("include", "all"), None if rank is None else int(rank))
+    loads = facts.loads(info, time.time(), request.args.get("include", "all"), None if rank is None else int(rank))
+    if request.args.get("format") == "prometheus":
+        return Response(facts.loads_as_gauges(loads), content_type="text/plain; version=0.0.4; charset=utf-8")
+    return loads
 
 
 async def _on_http_exception(error: HTTPException) -> Response:

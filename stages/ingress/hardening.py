@@ -6,7 +6,8 @@ What is wrong without it, each found by test (tests/stages/ingress/test_hardenin
   it reports http.disconnect, quart-trio answers by cancelling the very task that is closing, and the cancellation lands
   in the middle: no idle timer is started, no socket closed. Cure: what follows the end of a response is shielded.
 - *One connection takes the process down.* An exception of the protocol code (a WebSocket handshake followed by junk, a
-  parser's complaint) leaves the connection's task and ends the server. Cure: it ends there, with one line in the log.
+  parser's complaint) leaves the connection's task and ends the server. Cure: it ends there, with one line in the log;
+  and since nothing here speaks WebSocket, the upgrade is ignored, which makes such a request an ordinary GET.
 - *A client that stops reading cannot be dropped.* Writes are shielded and have no end. Cure: they end after
   write_timeout_s, the connection is dropped and its handler cancelled.
 - *A refusal is lost.* Closing while the client still sends makes the kernel reset the connection, and the answer (413,
@@ -28,6 +29,7 @@ from importlib.metadata import version
 from typing import Any
 
 import h11
+import hypercorn.protocol
 import hypercorn.protocol.h11
 import hypercorn.trio.run
 import trio
@@ -62,6 +64,7 @@ def install() -> None:
         if found != pinned:
             raise StartupError(f"{name} {found} is installed, but the HTTP server is hardened for {name} {pinned}.")
     hypercorn.trio.run.TCPServer = HardenedTCPServer  # type: ignore[attr-defined, assignment]
+    hypercorn.protocol.H11Protocol = HardenedH11Protocol  # type: ignore[attr-defined]
     hypercorn.protocol.h11.HTTPStream = DirectHTTPStream  # type: ignore[attr-defined]
 
 
@@ -159,6 +162,17 @@ class HardenedTCPServer(TCPServer):
         protocol = getattr(getattr(self, "protocol", None), "protocol", None)
         connection = protocol.connection if isinstance(protocol, H11Protocol) else None
         return isinstance(connection, h11.Connection) and connection.their_state in (h11.SEND_BODY, h11.ERROR)
+
+
+class HardenedH11Protocol(H11Protocol):
+    """HTTP/1 without WebSockets."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
+        plain = h11.Request(
+            method=request.method, target=request.target, headers=headers, http_version=request.http_version
+        )
+        await super()._create_stream(plain)
 
 
 class DirectWriter:

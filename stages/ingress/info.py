@@ -7,7 +7,7 @@ or the device dies, so a probe token would tell nothing more and would take a se
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, cast
 
 from attrs import frozen
 
@@ -129,6 +129,24 @@ def loads(info: Info, now_s: float, include: str = "all", dp_rank: int | None = 
         "num_accelerators": info.device.num_accelerators,
         "loads": [_load(info, timestamp, sections)] if dp_rank in (None, 0) else [],
     }
+
+
+def loads_as_gauges(body: Mapping[str, object]) -> str:
+    """Return the loads as Prometheus text gauges, a section's keys behind a short prefix of its name."""
+    prefixes = {"speculative": "spec_", "disaggregation": "disagg_"}
+    lines: dict[str, list[str]] = {}
+    for load in cast(list[dict[str, object]], body["loads"]):
+        flat = dict(load)
+        for section in [key for key, value in load.items() if isinstance(value, dict)]:
+            prefix = prefixes.get(section, f"{section}_")
+            flat |= {prefix + key: value for key, value in cast(dict[str, object], flat.pop(section)).items()}
+        rank = flat.pop("dp_rank")
+        for key, value in flat.items():
+            if isinstance(value, int | float):
+                lines.setdefault(key, [f"# TYPE sglang_{key} gauge"]).append(
+                    f'sglang_{key}{{dp_rank="{rank}"}} {value}'
+                )
+    return "".join(f"{line}\n" for of_key in lines.values() for line in of_key)
 
 
 def _model(info: Info) -> dict[str, object]:
