@@ -198,21 +198,23 @@ def _dict_hook(type_: Any) -> Hook:
 
 
 def _class_hook(cls: Any) -> Hook:
-    known = [(field.name, field.type, _converter.get_structure_hook(field.type)) for field in attrs.fields(cls)]
-    required = frozenset(field.name for field in attrs.fields(cls) if field.default is attrs.NOTHING)
+    known = {field.name: (field.type, _converter.get_structure_hook(field.type)) for field in attrs.fields(cls)}
+    required = [field.name for field in attrs.fields(cls) if field.default is attrs.NOTHING]
+
+    def fill(name: str, item: Any) -> Any:
+        type_, item_hook = known[name]
+        try:
+            return item_hook(item, type_)
+        except FieldError as error:
+            raise error.under(name) from None
 
     def hook(value: Any, _: Any) -> Any:
         if not isinstance(value, dict):
             raise FieldError(value, "a map")
-        found = {}
-        for name, type_, item_hook in known:
-            item = value.get(name)
-            if item is None and name not in required:
-                continue
-            try:
-                found[name] = item_hook(item, type_)
-            except FieldError as error:
-                raise error.under(name) from None
+        found = {name: fill(name, item) for name, item in value.items() if item is not None and name in known}
+        for name in required:
+            if name not in found:
+                fill(name, None)
         return cls(**found)
 
     return hook

@@ -150,7 +150,7 @@ class ChatEncoder:
         ending = end or {"finish_reason": None, "matched_stop": None}
         entry = {"index": choice, "delta": {"reasoning_content": None, **delta}, "logprobs": logprobs, **ending}
         chunk = self.top.chunk(CHUNK, [entry])
-        if self.options.continuous_usage_stats:
+        if self.options.continuous_usage_stats and self.counts.latest:
             chunk["usage"] = usage_json(self.counts.total())
         elif self.options.include_usage:
             chunk["usage"] = None

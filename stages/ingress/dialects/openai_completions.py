@@ -254,7 +254,7 @@ class CompletionEncoder:
     ) -> bytes:
         ending = end or {"finish_reason": None, "matched_stop": None}
         chunk = self.top.chunk(KIND, [_entry(index, text, logprobs, ending)])
-        if self.options.continuous_usage_stats:
+        if self.options.continuous_usage_stats and self.counts.latest:
             chunk["usage"] = usage_json(self.counts.total())
         elif self.options.include_usage:
             chunk["usage"] = None

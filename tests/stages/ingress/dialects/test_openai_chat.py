@@ -551,10 +551,12 @@ def test_without_include_usage_no_chunk_has_usage() -> None:
     assert all("usage" not in chunk for chunk in streamed(DIALECT, HELLO, one_by_one([(0, 0, PLAIN)])))
 
 
-def test_continuous_usage_counts_up_on_every_chunk() -> None:
+def test_continuous_usage_counts_up_on_every_chunk_with_tokens() -> None:
     body = {**HELLO, "stream_options": {"continuous_usage_stats": True, "include_usage": True}}
     chunks = streamed(DIALECT, body, one_by_one([(0, 0, PLAIN)]))
-    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [0, 1, 2, 3, 3]
+    assert chunks[0]["usage"] is None
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks[1:]] == [1, 2, 3, 3]
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks[1:]} == {3}
 
 
 @given(st.data())
@@ -677,6 +679,11 @@ def test_usage_counts_the_prompt_once_and_sums_the_choices() -> None:
     answer = whole(DIALECT, {**HELLO, "n": 2}, one_by_one([(0, 0, PLAIN), (0, 1, PLAIN)]))
     assert (answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]) == (3, 6)
     assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
+    ends = [
+        (0, Ended(choice, Finish("length"), Usage(3, 1, cached_tokens=cached))) for choice, cached in ((1, 2), (0, 0))
+    ]
+    answer = whole(DIALECT, {**HELLO, "n": 2}, ends)
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
 
 
 @pytest.mark.parametrize(
@@ -698,6 +705,14 @@ def test_tool_calls_is_the_reason_only_after_a_natural_stop_with_a_complete_call
     body = {**HELLO, "tools": [TOOL]}
     assert whole(DIALECT, body, events)["choices"][0]["finish_reason"] == reason
     assert streamed(DIALECT, body, events)[-1]["choices"][0]["finish_reason"] == reason
+
+
+def test_a_stop_within_the_second_of_two_calls_is_an_ordinary_stop() -> None:
+    calls = (ToolCallDelta(0, "tool_0", "{}"), ToolCallDelta(1, "tool_1", '{"a": '))
+    events = one_by_one([(0, 0, Script((Token(20, b"x", 0, tool_calls=calls),), Finish("stop", EOS)))])
+    body = {**HELLO, "tools": [TOOL]}
+    assert whole(DIALECT, body, events)["choices"][0]["finish_reason"] == "stop"
+    assert streamed(DIALECT, body, events)[-1]["choices"][0]["finish_reason"] == "stop"
 
 
 def test_a_call_cut_by_the_length_keeps_its_partial_arguments() -> None:
@@ -736,6 +751,10 @@ def test_reasoning_that_is_not_streamed_comes_in_one_piece_before_the_answer() -
     body = {**HELLO, "stream_reasoning": False}
     deltas = [chunk["choices"][0]["delta"] for chunk in streamed(DIALECT, body, one_by_one([(0, 0, script)]))]
     assert [delta["reasoning_content"] for delta in deltas] == [None, "ab", None, None]
+    calls = Script((*script.tokens[:2], Token(22, b"", 0, tool_calls=(ToolCallDelta(0, "f", ""),))), Finish("length"))
+    deltas = [chunk["choices"][0]["delta"] for chunk in streamed(DIALECT, body, one_by_one([(0, 0, calls)]))]
+    assert [delta["reasoning_content"] for delta in deltas] == [None, "ab", None, None]
+    assert "tool_calls" in deltas[2]
     only = Script(script.tokens[:2], Finish("length"))
     deltas = [chunk["choices"][0]["delta"] for chunk in streamed(DIALECT, body, one_by_one([(0, 0, only)]))]
     assert [delta["reasoning_content"] for delta in deltas] == [None, "ab", None]
