@@ -14,11 +14,12 @@ Rule: past admission every send by a shared stage is `send_nowait`, so one slow 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import trio
 from attrs import define, field
 
+from stages.errors import InvalidRequest
 from stages.messages import Arrived, ChoiceKey, Event, SchedulerInbox, StepPlan, Submit, Tokens
 
 MAILBOX_DELTAS = 4096
@@ -31,26 +32,56 @@ class Admission:
     """The queue in front of the scheduler: a bounded channel whose buffer the policy orders and a Cancel can leave.
 
     `send_nowait` raising trio.WouldBlock *is* the queue-full 503: the length of `waiting` is the only count there is.
+    `running` is the scheduler's registry by request id, lent so that the id of a live request is refused here, before
+    anybody could mistake one request's Cancel for the other's.
     """
 
     max_waiting: int
     wake: Callable[[Arrived], None]
     waiting: dict[ChoiceKey, Submit] = field(factory=dict)
+    waiting_tokens: int = 0
+    running: Container[str] = ()
     closed: bool = False
+    _fresh: list[ChoiceKey] = field(factory=list)
+    _choices: dict[str, list[int]] = field(factory=dict)
 
     def send_nowait(self, submits: tuple[Submit, ...]) -> None:
-        """Queue all choices of a request or none; raises trio.WouldBlock when full, ClosedResourceError in a drain."""
+        """Queue all choices of a request or none.
+
+        Raises trio.WouldBlock when full, trio.ClosedResourceError in a drain, InvalidRequest when the id is in use.
+        """
         if self.closed:
             raise trio.ClosedResourceError
+        for request_id in {submit.key.request_id for submit in submits}:
+            if request_id in self._choices or request_id in self.running:
+                raise InvalidRequest(f"Duplicate request ID detected: {request_id}", "rid")
         if len(self.waiting) + len(submits) > self.max_waiting:
             raise trio.WouldBlock
         for submit in submits:
             self.waiting[submit.key] = submit
+            self.waiting_tokens += len(submit.prompt_ids)
+            self._choices.setdefault(submit.key.request_id, []).append(submit.key.choice)
+            self._fresh.append(submit.key)
         self.wake(Arrived())
 
     def take(self, key: ChoiceKey) -> Submit:
         """Remove and return one waiting choice; raises KeyError when it is not waiting."""
-        return self.waiting.pop(key)
+        submit = self.waiting.pop(key)
+        self.waiting_tokens -= len(submit.prompt_ids)
+        choices = self._choices[key.request_id]
+        choices.remove(key.choice)
+        if not choices:
+            del self._choices[key.request_id]
+        return submit
+
+    def take_fresh(self) -> list[Submit]:
+        """Return what came since the last call and still waits; it stays in the queue."""
+        fresh, self._fresh = self._fresh, []
+        return [self.waiting[key] for key in fresh if key in self.waiting]
+
+    def choices_of(self, request_id: str) -> list[ChoiceKey]:
+        """Return the waiting choices of a request."""
+        return [ChoiceKey(request_id, choice) for choice in self._choices.get(request_id, ())]
 
     def close(self) -> None:
         """Refuse everything from now on; what waits is kept."""

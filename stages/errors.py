@@ -5,10 +5,13 @@ TrnrtError
 |   |-- InvalidRequest       400, names the field
 |   |-- ContextOverflow      400, prompt (+ requested output) does not fit
 |   |-- NotFound             404, unknown model or path
+|   |-- MethodNotAllowed     405, lists what is allowed
+|   |-- BodyTooSlow          408
 |   |-- BodyTooLarge         413
 |-- Unavailable           503, come again: carries retry_after_s
 |   |-- QueueFull            the request queue is full
 |   |-- Draining             the server is stopping or not ready
+|   |-- DeadlineExceeded     the request ran out of its own or the server's time
 |-- EngineFailure         500, the device or a stage died while the request ran
 |-- StartupError          one line, exit 2, before anything listens
     |-- ConfigError          names the flag
@@ -64,6 +67,18 @@ class NotFound(RequestError):
     status = 404
 
 
+class MethodNotAllowed(RequestError):
+    """The path exists, the method does not."""
+
+    status = 405
+
+
+class BodyTooSlow(RequestError):
+    """The request's body did not arrive in time."""
+
+    status = 408
+
+
 class BodyTooLarge(RequestError):
     """The request's body is over --max-request-bytes."""
 
@@ -93,6 +108,10 @@ class Draining(Unavailable):
 
     def __init__(self, message: str = "The server is shutting down.") -> None:
         super().__init__(message)
+
+
+class DeadlineExceeded(Unavailable):
+    """The request did not finish within its deadline."""
 
 
 class EngineFailure(TrnrtError):

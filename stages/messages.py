@@ -245,9 +245,13 @@ class TokensRow:
 
 @frozen(eq=False)
 class Tokens:
-    """scheduler -> detokenizer: one batch a step, all rows."""
+    """scheduler -> detokenizer: one batch a step, all rows.
+
+    `dropped` are choices cancelled with nobody listening: no row of theirs follows, what is kept of them can go.
+    """
 
     rows: tuple[TokensRow, ...]
+    dropped: tuple[Submit, ...] = ()
 
 
 @frozen

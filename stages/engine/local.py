@@ -15,7 +15,7 @@ class LocalEngine:
     channels: Channels
 
     def submit(self, submits: tuple[Submit, ...]) -> None:
-        """Queue all choices of a request or none; raises QueueFull or Draining."""
+        """Queue all choices of a request or none; raises QueueFull, Draining or InvalidRequest (an id in use)."""
         try:
             self.channels.admission.send_nowait(submits)
         except trio.WouldBlock:

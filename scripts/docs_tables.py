@@ -1,0 +1,97 @@
+"""Writes the generated tables of docs/ between their markers; with --check says which are stale and exits 1."""
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import attrs
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+
+def flags() -> Iterable[str]:
+    from trnrt.config import GROUPS, Config, field_kind, flag_name
+
+    yield "| flag | environment | value | default | what |"
+    yield "|---|---|---|---|---|"
+    for group in GROUPS:
+        for field in attrs.fields(Config):
+            if field.metadata["group"] == group:
+                kind, choices = field_kind(field)
+                value = " \\| ".join(choices) or kind.__name__
+                alias = f" (also `--{field.metadata['alias']}`)" if field.metadata["alias"] else ""
+                default = "" if field.default is None else f"`{field.default}`"
+                yield (
+                    f"| `{flag_name(field)}`{alias} | `TRNRT_{field.name.upper()}` | {value} | {default} "
+                    f"| {field.metadata['text']} |"
+                )
+
+
+def presets() -> Iterable[str]:
+    from trnrt.presets import PRESETS
+
+    yield "| preset | for | settings |"
+    yield "|---|---|---|"
+    for name, preset in PRESETS.items():
+        settings = ", ".join(f"`--{key.replace('_', '-')} {value}`" for key, value in preset.settings.items())
+        yield f"| `{name}` | {preset.text} | {settings or 'the defaults'} |"
+
+
+def routes() -> Iterable[str]:
+    """Ask the application itself: its rules, minus what the framework adds of its own."""
+    from stages.ingress.app import create_app
+    from stages.ingress.respond import Serving
+    from stages.settings import IngressSettings
+    from trnrt.serve import all_dialects
+
+    app = create_app(all_dialects(), Serving(None, IngressSettings()), None)
+    yield "| route | methods | dialect |"
+    yield "|---|---|---|"
+    for rule in sorted(app.url_map.iter_rules(), key=lambda rule: (rule.rule, sorted(rule.methods))):
+        methods = ", ".join(sorted(rule.methods - {"OPTIONS", "HEAD"}))
+        path = re.sub("<path:(.*)>", r"{\1}", rule.rule)
+        yield f"| `{path}` | {methods} | {rule.endpoint.rsplit(' ', 1)[0]} |"
+
+
+def messages() -> Iterable[str]:
+    import stages.messages as module
+
+    yield "| message | from -> to | what |"
+    yield "|---|---|---|"
+    for name, value in vars(module).items():
+        if isinstance(value, type) and attrs.has(value) and value.__module__ == module.__name__:
+            route, colon, what = (value.__doc__ or "").partition(": ")
+            if "->" in route and colon:
+                yield f"| `{name}` | {route} | {what.splitlines()[0]} |"
+
+
+TABLES: dict[str, tuple[str, Callable[[], Iterable[str]]]] = {
+    "flags": ("docs/CONFIGURATION.md", flags),
+    "presets": ("docs/CONFIGURATION.md", presets),
+    "messages": ("stages/README.md", messages),
+    "routes": ("docs/API.md", routes),
+}
+
+
+def main() -> int:
+    stale = []
+    for name, (path, rows) in TABLES.items():
+        file = ROOT / path
+        text = file.read_text()
+        begin, end = f"<!-- table: {name} -->\n", "<!-- end of table -->"
+        before, _, rest = text.partition(begin)
+        fresh = before + begin + "\n".join(rows()) + "\n" + rest[rest.index(end) :]
+        if fresh != text:
+            stale.append(f"{path}: table {name!r} is stale; run python scripts/docs_tables.py")
+            if "--check" not in sys.argv:
+                file.write_text(fresh)
+    if "--check" in sys.argv:
+        print("\n".join(stale) or "generated tables are fresh")
+        return bool(stale)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""The web application: routes of every dialect and of the server's own facts; what a request gets before it runs.
+
+A generation route reads and parses its body inside Quart, then answers through `respond`, which owns status, headers
+and body in one coroutine: no scope or nursery is ever held across a generator's yield. Everything else is a plain
+Quart response. Every answer carries x-request-id: the client's own when it is sane, else a fresh one.
+"""
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, cast
+
+import orjson
+import trio
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
+from quart import Request, Response, request
+from quart_trio import QuartTrio
+from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge, RequestTimeout
+
+from stages import errors
+from stages.ingress import info as facts
+from stages.ingress.body import check_media_type, parse_object
+from stages.ingress.dialect import Call, Dialect, ErrorBody, Parsed, Route
+from stages.ingress.error_bodies import general_error
+from stages.ingress.info import Info
+from stages.ingress.respond import Serving, describe, respond
+from stages.ingress.wire import AsgiWire, Wire
+
+SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+
+log = logging.getLogger("trnrt.ingress")
+
+
+class GenerationResponse(Response):
+    """A placeholder Quart returns for a generation route; the answer itself is made by `answer(wire)`."""
+
+    def __init__(self, answer: Callable[[Wire], Awaitable[None]]) -> None:
+        super().__init__(b"")
+        self.answer = answer
+
+
+class Connection(TrioASGIHTTPConnection):
+    """One HTTP request: names it, dispatches it, and lets a generation answer itself."""
+
+    async def handle_request(  # type: ignore[override]
+        self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
+    ) -> None:
+        """Answer the request, then end the task that waits for the client to leave."""
+        request_id = _request_id(request)
+        headers = {"x-request-id": request_id, "request-id": request_id}
+        self.scope["state"]["request_id"] = request_id
+        response = await self.app.handle_request(request)
+        if isinstance(response, GenerationResponse):
+            await response.answer(AsgiWire(cast(Any, send), cast(Any, self.scope), headers))
+        else:
+            response.headers.update(headers)
+            await self._send_response(send, response)
+        nursery.cancel_scope.cancel()
+
+
+class RefusedWebsocket(TrioASGIWebsocketConnection):
+    """A WebSocket handshake: refused, there is nothing here to talk to by frames."""
+
+    async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Answer the handshake with a 403."""
+        await send({"type": "websocket.close", "code": 1000, "reason": None})
+
+
+class App(QuartTrio):
+    """The ASGI application; `serving` is what its calls share, its cutoff is for the server to set."""
+
+    asgi_http_class = Connection
+    asgi_websocket_class = RefusedWebsocket
+
+    def __init__(self, serving: Serving) -> None:
+        super().__init__("trnrt", static_folder=None)
+        self.serving = serving
+        self.url_map.strict_slashes = False
+        self.url_map.merge_slashes = False
+        self.config["RESPONSE_TIMEOUT"] = None  # Quart's default cuts any stream after 60 s, silently
+        self.config["BODY_TIMEOUT"] = serving.settings.body_timeout_s
+        self.config["MAX_CONTENT_LENGTH"] = serving.settings.max_request_bytes
+
+
+def create_app(dialects: Iterable[Dialect], serving: Serving, info: Info) -> App:
+    """Return the application that serves `dialects` and the info routes."""
+    app = App(serving)
+    for dialect in dialects:
+        for route in dialect.routes:
+            _add_generation_route(app, dialect, route)
+    _add_info_routes(app, info)
+    app.register_error_handler(HTTPException, _on_http_exception)
+    app.register_error_handler(Exception, _on_exception)
+    return app
+
+
+def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
+    async def generate() -> Response:
+        request_id = _current_request_id()
+        try:
+            parsed = await _parse(dialect, app.serving)
+        except Exception as error:
+            return _refusal(error, dialect.error)
+        return GenerationResponse(partial(respond, parsed, dialect, request_id, app.serving))
+
+    app.add_url_rule(route.path, f"{dialect.name} {route.path}", generate, methods=list(route.methods))
+
+
+async def _parse(dialect: Dialect, serving: Serving) -> Parsed:
+    if dialect.json_only:
+        check_media_type(request.headers.get("content-type", ""))
+    call = Call(
+        body=parse_object(await _read_body(serving)),
+        headers={name.lower(): value for name, value in request.headers.items()},
+        path=request.path,
+        request_id=secrets.token_hex(16),
+        created_s=int(time.time()),
+    )
+    return dialect.parse(call, serving.services.model)
+
+
+async def _read_body(serving: Serving) -> bytes:
+    settings = serving.settings
+    try:
+        return await request.get_data(cache=False, as_text=False, parse_form_data=False)
+    except RequestEntityTooLarge:
+        limit = settings.max_request_bytes
+        raise errors.BodyTooLarge(f"The request body is larger than {limit} bytes (--max-request-bytes).") from None
+    except RequestTimeout:
+        raise errors.BodyTooSlow(f"The request body did not arrive within {settings.body_timeout_s:g} s.") from None
+
+
+def _add_info_routes(app: App, info: Info) -> None:
+    def add(paths: Iterable[str], body: Callable[..., object]) -> None:
+        async def answer(**arguments: str) -> Response:
+            try:
+                return _json(200, body(**arguments))
+            except errors.RequestError as error:
+                return _refusal(error, partial(general_error, request.path))
+
+        for path in paths:
+            app.add_url_rule(path, f"info {path}", answer, methods=["GET"])
+
+    def add_health(paths: Iterable[str]) -> None:
+        async def answer() -> Response:
+            return Response(b"", 200 if info.readiness() == "ready" else 503)
+
+        for path in paths:
+            app.add_url_rule(path, f"health {path}", answer, methods=["GET"])
+
+    add_health(["/health", "/health_generate", "/get_health", "/ready", "/ping"])
+    add(["/"], lambda: "TrnRT is running")
+    add(["/v1/models", "/get_models"], lambda: facts.models(info))
+    add(["/v1/models/<path:model_id>"], lambda model_id: facts.model(info, model_id))
+    add(["/model_info", "/get_model_info"], lambda: facts.model_info(info))
+    add(["/server_info", "/get_server_info"], lambda: facts.server_info(info))
+    add(["/get_load"], lambda: facts.get_load(info))
+    add(["/v1/loads", "/get_loads"], lambda: _loads(info))
+
+
+def _loads(info: Info) -> object:
+    rank = request.args.get("dp_rank")
+    if rank is not None and not rank.lstrip("-").isdecimal():
+        raise errors.InvalidRequest(f"dp_rank must be an integer, not {rank!r}", "dp_rank")
+    return facts.loads(info, time.time(), request.args.get("include", "all"), None if rank is None else int(rank))
+
+
+async def _on_http_exception(error: HTTPException) -> Response:
+    """Give what Quart itself refuses our error bodies."""
+    told: errors.RequestError
+    if isinstance(error, NotFound):
+        told = errors.NotFound(f"There is no {request.path} here.")
+    elif isinstance(error, MethodNotAllowed):
+        told = errors.MethodNotAllowed(f"{request.method} is not allowed for {request.path}.")
+    else:
+        told = errors.InvalidRequest(error.description or error.name)
+    response = _refusal(told, partial(general_error, request.path))
+    if isinstance(error, MethodNotAllowed) and error.valid_methods:
+        response.headers["allow"] = ", ".join(sorted(error.valid_methods))
+    return response
+
+
+async def _on_exception(error: Exception) -> Response:
+    """Log what nobody expected; the client learns only that it happened."""
+    return _refusal(error, partial(general_error, request.path))
+
+
+def _refusal(error: Exception, shape: ErrorBody) -> Response:
+    status, told, headers = describe(error)
+    response = _json(status, shape(told, status, _current_request_id()))
+    response.headers.update(headers)
+    return response
+
+
+def _json(status: int, value: object) -> Response:
+    return Response(orjson.dumps(value), status, content_type="application/json")
+
+
+def _current_request_id() -> str:
+    return cast(str, request.scope["state"]["request_id"])
+
+
+def _request_id(request: Request) -> str:
+    given = request.headers.get("x-request-id", "")
+    return given if SANE_REQUEST_ID.fullmatch(given) else secrets.token_hex(16)

@@ -1,0 +1,116 @@
+"""The seam between HTTP and one API's JSON: a dialect turns a parsed body into asks, and events into frames or a body.
+
+A dialect is core: plain functions, no trio, no clock, no I/O; ids and times come in with the Call. Its module, a file
+of `stages/ingress/dialects/`, exports one constant `DIALECT`. What ingress does with one call:
+
+    read the JSON object --Call--> DIALECT.parse --Parsed--> admit every ask --> status and headers
+        stream:     encoder.start(), encoder.event(...) for each event in order of arrival, encoder.finish()
+        otherwise:  encoder.body(collected)
+    any failure before the status: DIALECT.error(...) as the body; in a stream after it: encoder.failed(...), then end
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from attrs import frozen
+
+from stages.messages import Ask, Event, Prompt
+from stages.settings import ModelSettings
+
+SSE_COMMENT_PING = b": ping\n\n"
+
+
+@frozen
+class Route:
+    """A path the dialect answers; `{name}` parts are not served here, generation routes have fixed paths."""
+
+    path: str
+    methods: tuple[str, ...] = ("POST",)
+
+
+@frozen
+class Call:
+    """One HTTP request as a dialect sees it; header names are lower case, created_s is Unix time in whole seconds.
+
+    request_id is fresh and unique in the process, so asks may use it as it is or with a suffix; the client's own
+    X-Request-Id is echoed in the headers by ingress and never names an ask.
+    """
+
+    body: dict[str, Any]
+    headers: Mapping[str, str]
+    path: str
+    request_id: str
+    created_s: int
+    # Seconds since the call arrived, for answers that tell it; None where nobody measures.
+    elapsed_s: Callable[[], float] | None = None
+
+
+@frozen(eq=False)
+class Collected:
+    """Everything one ask brought: its prompt and its events in order, each choice's Ended among them."""
+
+    prompt: Prompt
+    events: tuple[Event, ...]
+
+
+class Encoder(Protocol):
+    """Turns the events of one call into the dialect's answer; it may keep state, each call has its own.
+
+    `event` and `body` may raise RequestError, Unavailable or EngineFailure to say that the call has failed (an Ended of
+    kind "error", say): a stream then gets `failed`, a body the dialect's `error`.
+    """
+
+    def start(self) -> list[bytes]:
+        """Return the frames that go out with the headers, once every ask was admitted."""
+        ...
+
+    def event(self, ask_index: int, prompt: Prompt, event: Event) -> list[bytes]:
+        """Return the frames of one event of asks[ask_index]; an empty list is fine."""
+        ...
+
+    def finish(self) -> list[bytes]:
+        """Return the last frames after every choice of every ask has ended: usage, terminator."""
+        ...
+
+    def failed(self, error: Exception) -> list[bytes]:
+        """Return the error frame and the terminator of a stream that cannot go on; `error` as for Dialect.error."""
+        ...
+
+    def body(self, collected: Sequence[Collected]) -> tuple[int, object]:
+        """Return status and JSON value of an answer that is not streamed, from one Collected per ask, in ask order."""
+        ...
+
+
+@frozen(eq=False)
+class Parsed:
+    """A call understood: what to run and how to answer; every ask's request_id is unique within the call.
+
+    A request_id the client chose (SGLang's rid) that is live already is refused by ingress with a 400.
+    With errors_in_stream a stream that is refused after parsing (a prompt beyond the context, say) is answered 200
+    with `encoder.failed(...)`, as SGLang's /generate does; Unavailable stays a real 503 either way.
+    """
+
+    asks: tuple[Ask, ...]
+    stream: bool
+    encoder: Encoder
+    errors_in_stream: bool = False
+
+
+ErrorBody = Callable[[Exception, int, str], object]
+
+
+@frozen(eq=False)
+class Dialect:
+    """One API: its routes, its parser and its error shape.
+
+    `parse` raises RequestError naming the field. `error(exc, status, request_id)` gives the JSON value of a failure:
+    exc is a RequestError, an Unavailable, or an EngineFailure whose own text is not for clients. `json_only` demands
+    the media type application/json. `ping` is the frame sent after sse_ping_s of silence, or None for no keep-alives.
+    """
+
+    name: str
+    routes: tuple[Route, ...]
+    parse: Callable[[Call, ModelSettings], Parsed]
+    error: ErrorBody
+    json_only: bool = True
+    ping: bytes | None = SSE_COMMENT_PING

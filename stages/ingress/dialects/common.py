@@ -1,0 +1,39 @@
+"""What every dialect of text generation shares: limits, sampling, derived ids and stream frames."""
+
+import hashlib
+
+import orjson
+
+from stages.messages import Sampling
+
+MAX_CHOICES = 128
+MAX_PROMPTS = 4096
+MAX_STOP_STRINGS = 32
+MAX_TOP_LOGPROBS = 20
+MAX_REQUEST_ID_CHARACTERS = 256
+WEIGHT_VERSION = "default"
+DONE = b"data: [DONE]\n\n"
+
+
+def make_sampling(temperature: float, top_k: int, top_p: float, min_p: float, seed: int | None) -> Sampling:
+    """Return a Sampling of values in range: next to no temperature is greedy, no top_k is 0.
+
+    The seed is folded into [0, 2^62): choice i draws with seed + i, which must stay within 64 bits.
+    """
+    return Sampling(
+        temperature=0.0 if temperature < 1e-6 else float(temperature),
+        top_k=max(top_k, 0),
+        top_p=float(top_p),
+        min_p=float(min_p),
+        seed=None if seed is None else seed % 2**62,
+    )
+
+
+def derived_id(*parts: object) -> str:
+    """Return 32 hex digits that are a function of `parts`: ids of choices and calls without a source of chance."""
+    return hashlib.blake2s("\0".join(map(str, parts)).encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def frame(value: object) -> bytes:
+    """Return one server-sent event."""
+    return b"data: " + orjson.dumps(value) + b"\n\n"

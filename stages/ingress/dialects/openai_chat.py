@@ -1,0 +1,158 @@
+"""`POST /v1/chat/completions`: OpenAI's chat API with vLLM's and SGLang's extensions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from stages.ingress.dialect import Call, Dialect, Parsed, Route
+from stages.ingress.dialects.common import MAX_TOP_LOGPROBS
+from stages.ingress.dialects.openai_chat_answer import ChatEncoder
+from stages.ingress.dialects.openai_common import (
+    CommonBody,
+    check_choices,
+    check_model,
+    check_stream_options,
+    error_json,
+    head,
+    invalid,
+    read_body,
+    read_limits,
+    read_sampling,
+    refuse_unserved,
+)
+from stages.ingress.dialects.openai_messages import read_messages
+from stages.ingress.dialects.openai_thinking import read_template
+from stages.ingress.dialects.openai_tools import check_tool_choice, read_tools
+from stages.messages import Ask, Chat, TextForm, Tool
+from stages.settings import ModelSettings
+
+_NOT_SERVED: Mapping[str, tuple[object, ...]] = {
+    "functions": ([],),
+    "function_call": (),
+    "audio": (),
+    "web_search_options": (),
+    "moderation": (),
+    "modalities": (["text"],),
+    "echo": (False,),
+    "input_ids": (),
+    "mm_processor_kwargs": ({},),
+    "add_special_tokens": (False,),
+}
+
+
+@frozen(kw_only=True)
+class ChatBody(CommonBody):
+    """The body of a chat completion."""
+
+    messages: list[Any] | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = None
+    response_format: dict[str, Any] | None = None
+    tools: list[Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
+    metadata: dict[str, str] | None = None
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
+    separate_reasoning: bool = True
+    stream_reasoning: bool = True
+    include_reasoning: bool = True
+    rid: str | None = None
+
+
+def parse(call: Call, model: ModelSettings) -> Parsed:
+    """Return the chat completion asked for; raises RequestError naming the field."""
+    body = read_body(ChatBody, call.body)
+    _refuse(call.body, body)
+    options = check_stream_options(body)
+    tools = read_tools(body.tools)
+    call_tools = check_tool_choice(body.tool_choice, tools)
+    if call_tools and model.tool_call_parser is None:
+        raise invalid("tools", "This server has no tool call parser; send tool_choice none.", "unsupported_parameter")
+    top = head(call, "chatcmpl", check_model(body.model, model), body.rid, body.request_id)
+    ask = Ask(
+        request_id=top.id,
+        prompt=_chat(body, tools if call_tools else (), read_template(call.body)),
+        sampling=read_sampling(body, model.default_sampling),
+        limits=read_limits(body, _budget(body), model),
+        form=TextForm(
+            skip_special_tokens=body.skip_special_tokens,
+            keep_stop=body.keep_stop(),
+            parse_reasoning=body.separate_reasoning and model.reasoning_parser is not None,
+            parse_tools=call_tools,
+            stream_reasoning=body.stream_reasoning,
+            tools=tools if call_tools else (),
+        ),
+        num_choices=check_choices(body.n),
+        stream=body.stream,
+        logprobs=body.logprobs,
+        num_top_logprobs=_num_top(body),
+        priority=body.priority,
+    )
+    encoder = ChatEncoder(
+        top,
+        ask,
+        model,
+        options,
+        show_reasoning=body.include_reasoning,
+        max_calls=None if body.parallel_tool_calls else 1,
+        nonce=f"{call.request_id} {call.created_s}",
+    )
+    return Parsed((ask,), body.stream, encoder)
+
+
+def _refuse(raw: Mapping[str, Any], body: ChatBody) -> None:
+    if raw.get("chat_template") is not None:
+        text = "Request-supplied chat_template is not allowed."
+        raise invalid("chat_template", text, "unsupported_parameter")
+    refuse_unserved(raw, _NOT_SERVED)
+    if body.response_format is not None and (kind := body.response_format.get("type")) != "text":
+        if kind not in ("json_object", "json_schema", "structural_tag"):
+            raise invalid("response_format.type", "response_format.type must be text, json_object or json_schema.")
+        text = f"response_format of type {kind} is not supported by this server."
+        raise invalid("response_format", text, "unsupported_value")
+    if body.add_generation_prompt and body.continue_final_message:
+        text = "add_generation_prompt and continue_final_message cannot both be true."
+        raise invalid("continue_final_message", text)
+    if body.add_generation_prompt is False and not body.continue_final_message:
+        text = "add_generation_prompt false is only supported with continue_final_message."
+        raise invalid("add_generation_prompt", text, "unsupported_value")
+
+
+def _chat(body: ChatBody, tools: tuple[Tool, ...], template: Mapping[str, Any]) -> Chat:
+    messages = read_messages(body.messages or [])
+    if body.continue_final_message and (messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls")):
+        text = "continue_final_message needs a last message of role assistant without tool calls."
+        raise invalid("continue_final_message", text)
+    return Chat(messages, tools, template, body.continue_final_message)
+
+
+def _budget(body: ChatBody) -> int | None:
+    name = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    budget: int | None = getattr(body, name)
+    if budget is not None and budget < 1:
+        raise invalid(name, f"{name} must be at least 1, got {budget}.")
+    return budget
+
+
+def _num_top(body: ChatBody) -> int:
+    wanted = body.top_logprobs or 0
+    if not 0 <= wanted <= MAX_TOP_LOGPROBS:
+        raise invalid("top_logprobs", f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}, got {wanted}.")
+    if wanted and not body.logprobs:
+        raise invalid("top_logprobs", "top_logprobs needs logprobs to be true.")
+    return wanted
+
+
+def _error(error: Exception, status: int, request_id: str) -> dict[str, object]:
+    return error_json(error, status, request_id, "messages")
+
+
+DIALECT = Dialect(
+    name="openai_chat",
+    routes=(Route("/v1/chat/completions"), Route("/invocations")),
+    parse=parse,
+    error=_error,
+)

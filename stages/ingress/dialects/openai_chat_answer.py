@@ -1,0 +1,231 @@
+"""Answers of the chat completions API: events to chunks, or to one chat completion.
+
+A stream is, for each choice: the role chunk, reasoning, content, tool calls (name once, then argument pieces), the
+finish chunk; at the end the usage chunk if asked for, and [DONE]. Joined, it equals the whole answer field by field;
+logprob entries whose text shows in no chunk ride on the next one.
+"""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+
+from attrs import define, field
+
+from stages.ingress.dialect import Collected
+from stages.ingress.dialects.choices import Calls, Choice, Tally, finite, fold, tally, token_text
+from stages.ingress.dialects.common import DONE, WEIGHT_VERSION, frame
+from stages.ingress.dialects.openai_common import (
+    Head,
+    StreamOptions,
+    call_id,
+    error_frames,
+    raise_refusal,
+    stop_reason,
+    usage_json,
+)
+from stages.messages import Ask, Delta, Ended, Event, Finish, Prompt, TokenLogprob, ToolCallDelta
+from stages.settings import ModelSettings
+
+CHUNK = "chat.completion.chunk"
+
+
+@define
+class _Streamed:
+    """What a stream remembers of one choice: its calls, and what waits for the next chunk."""
+
+    calls: Calls = field(factory=Calls)
+    logprobs: list[TokenLogprob] = field(factory=list)
+    reasoning: list[str] = field(factory=list)
+
+
+@define(eq=False)
+class ChatEncoder:
+    """Events to chat completion chunks, or to one chat completion.
+
+    max_calls 1 is parallel_tool_calls false: later calls are generated and left out. The nonce keeps the ids of calls
+    apart when a client uses one rid for every turn of a conversation.
+    """
+
+    top: Head
+    ask: Ask
+    model: ModelSettings
+    options: StreamOptions
+    show_reasoning: bool
+    max_calls: int | None
+    nonce: str
+    counts: Tally = field(factory=Tally)
+    streamed: list[_Streamed] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.streamed = [_Streamed() for _ in range(self.ask.num_choices)]
+
+    def start(self) -> list[bytes]:
+        """Return the role chunk of every choice in rising order."""
+        delta = {"role": "assistant", "content": ""}
+        return [self._chunk(choice, delta) for choice in range(self.ask.num_choices)]
+
+    def event(self, ask_index: int, prompt: Prompt, event: Event) -> list[bytes]:
+        """Return the chunks of one event."""
+        self.counts.add(ask_index, len(prompt.token_ids), event)
+        if isinstance(event, Ended):
+            return self._ended(event)
+        choice = self.streamed[event.choice]
+        choice.logprobs.extend(event.logprobs)
+        return [self._chunk(event.choice, delta, self._logprobs(choice)) for delta in self._deltas(choice, event)]
+
+    def finish(self) -> list[bytes]:
+        """Return the usage chunk if asked for, and [DONE]."""
+        if not self.options.include_usage:
+            return [DONE]
+        return [frame({**self.top.chunk(CHUNK, []), "usage": usage_json(self.counts.total())}), DONE]
+
+    def failed(self, error: Exception) -> list[bytes]:
+        """Return the error frame and [DONE]."""
+        return error_frames(error, "messages")
+
+    def body(self, collected: Sequence[Collected]) -> tuple[int, object]:
+        """Return the whole answer."""
+        choices = fold(collected[0], self.ask.num_choices)
+        for choice in choices:
+            raise_refusal(_finish(choice.finish))
+        answer = self.top.chunk("chat.completion", [self._choice(i, choice) for i, choice in enumerate(choices)])
+        answer["usage"] = usage_json(tally(collected))
+        answer["system_fingerprint"] = None
+        answer["metadata"] = {"weight_version": WEIGHT_VERSION}
+        return HTTPStatus.OK, answer
+
+    # -- a stream -----------------------------------------------------------------------------------------------------
+
+    def _deltas(self, choice: _Streamed, event: Delta) -> list[dict[str, object]]:
+        if event.reasoning and self.show_reasoning:
+            choice.reasoning.append(event.reasoning)
+        pieces = [piece for piece in event.tool_calls if self._is_kept(piece)]
+        deltas: list[dict[str, object]] = []
+        if choice.reasoning and (self.ask.form.stream_reasoning or event.text or pieces):
+            deltas.append(_reasoning_delta(choice))
+        if event.text:
+            deltas.append({"content": event.text})
+        for piece in pieces:
+            choice.calls.add(piece)
+            deltas.extend(self._call_deltas(event.choice, piece))
+        return deltas
+
+    def _call_deltas(self, choice: int, piece: ToolCallDelta) -> list[dict[str, object]]:
+        deltas: list[dict[str, object]] = []
+        if piece.name is not None:
+            first = {
+                "index": piece.index,
+                "id": call_id(self.nonce, choice, piece.index),
+                "type": "function",
+                "function": {"name": piece.name, "arguments": ""},
+            }
+            deltas.append({"tool_calls": [first]})
+        if piece.arguments:
+            deltas.append({"tool_calls": [{"index": piece.index, "function": {"arguments": piece.arguments}}]})
+        return deltas
+
+    def _ended(self, event: Ended) -> list[bytes]:
+        raise_refusal(event.finish)
+        choice = self.streamed[event.choice]
+        frames = []
+        if choice.reasoning:
+            frames.append(self._chunk(event.choice, _reasoning_delta(choice), self._logprobs(choice)))
+        reason = finish_reason(event.finish, choice.calls)
+        frames.append(self._chunk(event.choice, {}, self._logprobs(choice), self._end(event.finish, reason)))
+        return frames
+
+    def _logprobs(self, choice: _Streamed) -> dict[str, object] | None:
+        """Return the entries that wait, once: the first chunk of several takes them."""
+        if not choice.logprobs:
+            return None
+        entries, choice.logprobs = choice.logprobs, []
+        return self._logprobs_json(entries)
+
+    def _chunk(
+        self,
+        choice: int,
+        delta: Mapping[str, object],
+        logprobs: Mapping[str, object] | None = None,
+        end: Mapping[str, object] | None = None,
+    ) -> bytes:
+        ending = end or {"finish_reason": None, "matched_stop": None}
+        entry = {"index": choice, "delta": {"reasoning_content": None, **delta}, "logprobs": logprobs, **ending}
+        chunk = self.top.chunk(CHUNK, [entry])
+        if self.options.continuous_usage_stats:
+            chunk["usage"] = usage_json(self.counts.total())
+        elif self.options.include_usage:
+            chunk["usage"] = None
+        return frame(chunk)
+
+    # -- a whole answer -----------------------------------------------------------------------------------------------
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, object]:
+        calls = Calls({n: call for n, call in choice.calls.by_index.items() if n < (self.max_calls or n + 1)})
+        reasoning = "".join(choice.reasoning) if choice.reasoning and self.show_reasoning else None
+        message: dict[str, object] = {
+            "role": "assistant",
+            "content": "".join(choice.text),
+            "refusal": None,
+            "reasoning_content": reasoning,
+            "reasoning": reasoning,
+        }
+        if calls.by_index:
+            message["tool_calls"] = [
+                {
+                    "id": call_id(self.nonce, index, n),
+                    "index": n,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.text},
+                }
+                for n, call in sorted(calls.by_index.items())
+            ]
+        finish = _finish(choice.finish)
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": self._logprobs_json(choice.logprobs) if self.ask.logprobs else None,
+            **self._end(finish, finish_reason(finish, calls)),
+        }
+
+    # -- both ---------------------------------------------------------------------------------------------------------
+
+    def _is_kept(self, piece: ToolCallDelta) -> bool:
+        return self.max_calls is None or piece.index < self.max_calls
+
+    def _end(self, finish: Finish, reason: str) -> dict[str, object]:
+        return {
+            "finish_reason": reason,
+            "matched_stop": None if reason == "tool_calls" else finish.matched,
+            "stop_reason": stop_reason(finish, self.model),
+        }
+
+    def _logprobs_json(self, entries: Sequence[TokenLogprob]) -> dict[str, object]:
+        top = self.ask.num_top_logprobs
+        content = [
+            {
+                **_token_json(entry.token_bytes, entry.logprob),
+                "top_logprobs": [_token_json(other, logprob) for _, logprob, other in entry.top[:top]],
+            }
+            for entry in entries
+        ]
+        return {"content": content, "refusal": None}
+
+
+def finish_reason(finish: Finish, calls: Calls) -> str:
+    """Return OpenAI's finish reason: tool_calls only after a natural stop with no call left incomplete."""
+    return "tool_calls" if finish.kind == "stop" and calls.are_complete() else finish.kind
+
+
+def _finish(finish: Finish | None) -> Finish:
+    # Invariant: a choice is encoded only after its Ended, which is always its last event.
+    assert finish is not None
+    return finish
+
+
+def _reasoning_delta(choice: _Streamed) -> dict[str, object]:
+    text = "".join(choice.reasoning)
+    choice.reasoning = []
+    return {"reasoning_content": text, "reasoning": text}
+
+
+def _token_json(token_bytes: bytes, logprob: float) -> dict[str, object]:
+    return {"token": token_text(token_bytes), "logprob": finite(logprob), "bytes": list(token_bytes)}

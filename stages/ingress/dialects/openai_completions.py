@@ -1,0 +1,281 @@
+"""`POST /v1/completions`: OpenAI's text completions, raw text in and out, one or several prompts.
+
+Choices are numbered prompt by prompt: index = prompt index x n + sample.
+"""
+
+import codecs
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from attrs import define, field, frozen
+
+from stages.ingress.dialect import Call, Collected, Dialect, Parsed, Route
+from stages.ingress.dialects.choices import Tally, finite, fold, tally, token_text
+from stages.ingress.dialects.common import DONE, MAX_PROMPTS, MAX_TOP_LOGPROBS, WEIGHT_VERSION, frame
+from stages.ingress.dialects.openai_common import (
+    CommonBody,
+    Head,
+    StreamOptions,
+    check_choices,
+    check_model,
+    check_request_id,
+    check_stream_options,
+    error_frames,
+    error_json,
+    head,
+    invalid,
+    raise_refusal,
+    read_body,
+    read_limits,
+    read_sampling,
+    refuse_unserved,
+    stop_reason,
+    usage_json,
+)
+from stages.messages import Ask, Ended, Event, Finish, Prompt, Sampling, TextForm, TokenLogprob
+from stages.settings import ModelSettings
+
+KIND = "text_completion"
+DEFAULT_MAX_TOKENS = 16
+
+_NOT_SERVED: Mapping[str, tuple[object, ...]] = {
+    "suffix": ("",),
+    "prompt_embeds": (),
+    "response_format": ({"type": "text"},),
+    "add_special_tokens": (True,),
+}
+
+
+@frozen(kw_only=True)
+class CompletionBody(CommonBody):
+    """The body of a text completion."""
+
+    prompt: str | list[str] | list[int] | list[list[int]] | None = None
+    echo: bool = False
+    logprobs: int | None = None
+    best_of: int | None = None
+    rid: str | list[str] | None = None
+
+
+def parse(call: Call, model: ModelSettings) -> Parsed:
+    """Return the completions asked for; raises RequestError naming the field."""
+    body = read_body(CompletionBody, call.body)
+    refuse_unserved(call.body, _NOT_SERVED)
+    options = check_stream_options(body)
+    n = check_choices(body.n)
+    if body.best_of is not None and body.best_of != n:
+        raise invalid("best_of", "best_of is not supported by this server.", "unsupported_parameter")
+    prompts = _prompts(body)
+    rid, ids = _request_ids(body, len(prompts))
+    top = head(call, "cmpl", check_model(body.model, model), rid, body.request_id)
+    asks = tuple(
+        Ask(
+            request_id=request_id or (top.id if len(prompts) == 1 else f"{top.id}_{index}"),
+            prompt=prompt,
+            sampling=read_sampling(body, Sampling()),
+            limits=read_limits(body, _budget(body), model),
+            form=TextForm(skip_special_tokens=body.skip_special_tokens, keep_stop=body.keep_stop()),
+            num_choices=n,
+            stream=body.stream,
+            logprobs=body.logprobs is not None,
+            num_top_logprobs=_num_top(body),
+            priority=body.priority,
+        )
+        for index, (prompt, request_id) in enumerate(zip(prompts, ids, strict=True))
+    )
+    return Parsed(asks, body.stream, CompletionEncoder(top, asks, model, options, body.echo))
+
+
+def _prompts(body: CompletionBody) -> list[str | tuple[int, ...]]:
+    given: Any = body.prompt
+    is_single = not isinstance(given, list) or not given or isinstance(given[0], int)
+    items = [given] if is_single else given
+    prompts = [tuple(item) if isinstance(item, list) else item or "" for item in items]
+    if not all(prompts):
+        raise invalid("prompt", "Prompt cannot be empty")
+    if len(prompts) > MAX_PROMPTS:
+        raise invalid("prompt", f"at most {MAX_PROMPTS} prompts are allowed, got {len(prompts)}")
+    if body.echo and not all(isinstance(prompt, str) for prompt in prompts):
+        raise invalid("echo", "echo with a prompt of token ids is not supported.", "unsupported_parameter")
+    return prompts
+
+
+def _request_ids(body: CompletionBody, num_prompts: int) -> tuple[str | None, Sequence[str | None]]:
+    """Return the client's rid for the answer and one for each prompt, None where the client gave none."""
+    if not isinstance(body.rid, list):
+        return body.rid, [None] * num_prompts
+    for index, rid in enumerate(body.rid):
+        check_request_id(f"rid.{index}", rid)
+    if len(body.rid) != num_prompts:
+        text = "The specified rids length mismatch with the batch_size for batch processing."
+        raise invalid("rid", text)
+    if len(set(body.rid)) != len(body.rid):
+        twice = sorted({rid for rid in body.rid if body.rid.count(rid) > 1})
+        raise invalid("rid", f"Duplicate request IDs detected within the request: {twice}")
+    return body.rid[0], body.rid
+
+
+def _budget(body: CompletionBody) -> int:
+    budget = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    if budget < 1:
+        raise invalid("max_tokens", "max_tokens must be positive")
+    return budget
+
+
+def _num_top(body: CompletionBody) -> int:
+    wanted = body.logprobs or 0
+    if not 0 <= wanted <= MAX_TOP_LOGPROBS:
+        raise invalid("logprobs", f"logprobs must be between 0 and {MAX_TOP_LOGPROBS}, got {wanted}.")
+    if body.logprobs is not None and body.echo:
+        raise invalid("echo", "echo with logprobs is not supported by this server.", "unsupported_parameter")
+    return wanted
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Answers
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@define
+class LegacyLogprobs:
+    """Makes legacy logprobs of one choice's tokens; offset counts the whole characters before the next token."""
+
+    num_top: int
+    offset: int = 0
+    decoder: codecs.IncrementalDecoder = field(factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
+
+    def take(self, entries: Sequence[TokenLogprob]) -> dict[str, object]:
+        """Return the four parallel lists of the next tokens."""
+        offsets = []
+        for entry in entries:
+            offsets.append(self.offset)
+            self.offset += len(self.decoder.decode(entry.token_bytes))
+        return {
+            "tokens": [token_text(entry.token_bytes) for entry in entries],
+            "token_logprobs": [finite(entry.logprob) for entry in entries],
+            "top_logprobs": [self._top(entry) for entry in entries],
+            "text_offset": offsets,
+        }
+
+    def _top(self, entry: TokenLogprob) -> dict[str, float]:
+        """Return the best tokens and the sampled one by their text; of two with one text the better stays."""
+        best: dict[str, float] = {}
+        for _, logprob, other in entry.top[: self.num_top]:
+            best.setdefault(token_text(other), finite(logprob))
+        best.setdefault(token_text(entry.token_bytes), finite(entry.logprob))
+        return best
+
+
+@define
+class _Streamed:
+    """What a stream remembers of one choice: what waits for the next chunk."""
+
+    logprobs: LegacyLogprobs
+    waiting: list[TokenLogprob] = field(factory=list)
+
+
+@define(eq=False)
+class CompletionEncoder:
+    """Events to completion chunks, or to one completion."""
+
+    top: Head
+    asks: tuple[Ask, ...]
+    model: ModelSettings
+    options: StreamOptions
+    echo: bool
+    counts: Tally = field(factory=Tally)
+    streamed: dict[int, _Streamed] = field(factory=dict)
+
+    def start(self) -> list[bytes]:
+        """Return the prompts' text with echo, else nothing."""
+        if not self.echo:
+            return []
+        return [
+            self._chunk(self._index(ask_index, choice), str(ask.prompt))
+            for ask_index, ask in enumerate(self.asks)
+            for choice in range(ask.num_choices)
+        ]
+
+    def event(self, ask_index: int, prompt: Prompt, event: Event) -> list[bytes]:
+        """Return the chunk of one event."""
+        self.counts.add(ask_index, len(prompt.token_ids), event)
+        index = self._index(ask_index, event.choice)
+        num_top = self.asks[ask_index].num_top_logprobs
+        choice = self.streamed.setdefault(index, _Streamed(LegacyLogprobs(num_top)))
+        if isinstance(event, Ended):
+            raise_refusal(event.finish)
+            return [self._chunk(index, "", self._logprobs(choice), self._end(event.finish))]
+        choice.waiting.extend(event.logprobs)
+        return [self._chunk(index, event.text, self._logprobs(choice))] if event.text else []
+
+    def finish(self) -> list[bytes]:
+        """Return the usage chunk if asked for, and [DONE]."""
+        if not self.options.include_usage:
+            return [DONE]
+        return [frame({**self.top.chunk(KIND, []), "usage": usage_json(self.counts.total())}), DONE]
+
+    def failed(self, error: Exception) -> list[bytes]:
+        """Return the error frame and [DONE]."""
+        return error_frames(error, "prompt")
+
+    def body(self, collected: Sequence[Collected]) -> tuple[int, object]:
+        """Return the whole answer."""
+        entries: list[dict[str, object]] = []
+        for ask, one in zip(self.asks, collected, strict=True):
+            for choice in fold(one, ask.num_choices):
+                # Invariant: a choice is encoded only after its Ended, which is always its last event.
+                assert choice.finish is not None
+                raise_refusal(choice.finish)
+                logprobs = LegacyLogprobs(ask.num_top_logprobs).take(choice.logprobs) if ask.logprobs else None
+                text = "".join([str(ask.prompt) if self.echo else "", *choice.text])
+                entries.append(_entry(len(entries), text, logprobs, self._end(choice.finish)))
+        answer = self.top.chunk(KIND, entries)
+        answer["usage"] = usage_json(tally(collected))
+        answer["system_fingerprint"] = None
+        answer["metadata"] = {"weight_version": WEIGHT_VERSION}
+        return HTTPStatus.OK, answer
+
+    def _index(self, ask_index: int, choice: int) -> int:
+        return ask_index * self.asks[0].num_choices + choice
+
+    def _logprobs(self, choice: _Streamed) -> dict[str, object] | None:
+        if not choice.waiting:
+            return None
+        entries, choice.waiting = choice.waiting, []
+        return choice.logprobs.take(entries)
+
+    def _chunk(
+        self,
+        index: int,
+        text: str,
+        logprobs: Mapping[str, object] | None = None,
+        end: Mapping[str, object] | None = None,
+    ) -> bytes:
+        ending = end or {"finish_reason": None, "matched_stop": None}
+        chunk = self.top.chunk(KIND, [_entry(index, text, logprobs, ending)])
+        if self.options.continuous_usage_stats:
+            chunk["usage"] = usage_json(self.counts.total())
+        elif self.options.include_usage:
+            chunk["usage"] = None
+        return frame(chunk)
+
+    def _end(self, finish: Finish) -> dict[str, object]:
+        return {
+            "finish_reason": finish.kind,
+            "matched_stop": finish.matched,
+            "stop_reason": stop_reason(finish, self.model),
+        }
+
+
+def _entry(
+    index: int, text: str, logprobs: Mapping[str, object] | None, end: Mapping[str, object]
+) -> dict[str, object]:
+    return {"index": index, "text": text, "logprobs": logprobs, **end}
+
+
+def _error(error: Exception, status: int, request_id: str) -> dict[str, Any]:
+    return error_json(error, status, request_id, "prompt")
+
+
+DIALECT = Dialect(name="openai_completions", routes=(Route("/v1/completions"),), parse=parse, error=_error)

@@ -1,0 +1,97 @@
+"""The many ways to say how hard to think, to the switches the chat template knows.
+
+From strongest to weakest: chat_template_kwargs, reasoning_effort, reasoning {effort, enabled}, thinking. An effort of
+none turns thinking off, any other turns it on.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from stages.ingress.dialects.openai_common import invalid, read_body
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
+HIGHEST_EFFORT = 0.99
+
+
+@frozen(kw_only=True)
+class WireReasoning:
+    """reasoning: {effort, enabled}."""
+
+    effort: str | float | None = None
+    enabled: bool | None = None
+
+
+@frozen(kw_only=True)
+class WireThinking:
+    """thinking: {type, clear_thinking}."""
+
+    type: str = "enabled"
+    clear_thinking: bool | None = None
+
+
+@frozen(kw_only=True)
+class WireKwargs:
+    """The template switches of chat_template_kwargs; the template ignores others, so they are ignored here."""
+
+    reasoning_effort: str | float | None = None
+    enable_thinking: bool | None = None
+    thinking: bool | None = None
+    clear_thinking: bool | None = None
+
+
+@frozen(kw_only=True)
+class ThinkingBody:
+    """The fields of a body that speak of thinking."""
+
+    reasoning_effort: str | float | None = None
+    reasoning: WireReasoning | None = None
+    thinking: bool | WireThinking | None = None
+    chat_template_kwargs: WireKwargs | None = None
+
+
+def read_template(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the template switches a body sets; raises InvalidRequest naming the field."""
+    body = read_body(ThinkingBody, dict(raw))
+    switches: dict[str, Any] = {}
+    _read_thinking(switches, body.thinking)
+    if body.reasoning is not None:
+        if body.reasoning.enabled is not None:
+            switches["enable_thinking"] = body.reasoning.enabled
+        _read_effort(switches, body.reasoning.effort, "reasoning.effort")
+    _read_effort(switches, body.reasoning_effort, "reasoning_effort")
+    _read_kwargs(switches, body.chat_template_kwargs or WireKwargs())
+    return switches
+
+
+def _read_thinking(switches: dict[str, Any], thinking: bool | WireThinking | None) -> None:
+    if isinstance(thinking, bool):
+        switches["enable_thinking"] = thinking
+    elif thinking is not None:
+        if thinking.type not in ("enabled", "disabled"):
+            raise invalid("thinking.type", "thinking.type must be enabled or disabled.")
+        switches["enable_thinking"] = thinking.type == "enabled"
+        if thinking.clear_thinking is not None:
+            switches["clear_thinking"] = thinking.clear_thinking
+
+
+def _read_effort(switches: dict[str, Any], effort: str | float | None, param: str) -> None:
+    if effort is None:
+        return
+    known = effort in EFFORTS if isinstance(effort, str) else 0 <= effort <= HIGHEST_EFFORT
+    if not known:
+        text = f"{param} must be one of {', '.join(EFFORTS)}, or a number from 0 to {HIGHEST_EFFORT}."
+        raise invalid(param, text)
+    switches["reasoning_effort"] = effort
+    switches["enable_thinking"] = effort != "none"
+
+
+def _read_kwargs(switches: dict[str, Any], kwargs: WireKwargs) -> None:
+    if kwargs.reasoning_effort is not None:
+        switches["reasoning_effort"] = kwargs.reasoning_effort
+    enable = kwargs.enable_thinking if kwargs.enable_thinking is not None else kwargs.thinking
+    if enable is not None:
+        switches["enable_thinking"] = enable
+    if kwargs.clear_thinking is not None:
+        switches["clear_thinking"] = kwargs.clear_thinking

@@ -1,0 +1,188 @@
+"""sampling_params of SGLang's /generate: its fields, its defaults and its exact complaints."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from stages.errors import InvalidRequest
+from stages.ingress.dialects.common import MAX_CHOICES, MAX_STOP_STRINGS, make_sampling
+from stages.ingress.dialects.fields import INT64_MAX, INT64_MIN, FieldError, Unsigned, read
+from stages.messages import Limits, Sampling
+
+MAX_STOP_REGEX_BYTES = 256
+ONE = Unsigned(1)
+GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+
+
+class ContractError(InvalidRequest):
+    """A key or type the contract gate refuses: its body is one plain string, and its status 400 even in a stream."""
+
+
+@frozen(kw_only=True)
+class WireSampling:
+    """sampling_params as sent; the order of the fields is the order the gate lists them in."""
+
+    max_new_tokens: int | None = 128
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int | None] | None = None
+    stop_regex: str | list[str] | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_new_tokens: int = 0
+    n: Unsigned = ONE
+    json_schema: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | None = None
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    no_stop_trim: bool = False
+    stream_interval: Unsigned | None = None
+    logit_bias: dict[str, float] | None = None
+    sampling_seed: Any = None
+    custom_params: dict[str, Any] | None = None
+    beam_width: Unsigned | None = None
+    watermark: Any = None
+    choice: Any = None
+
+
+_KNOWN = tuple(field.name for field in attrs.fields(WireSampling))
+
+
+def read_wire(raw: Mapping[str, Any], path: tuple[str, ...]) -> WireSampling:
+    """Return sampling_params with every key known and every type right; raises ContractError."""
+    for name in raw:
+        if name not in _KNOWN:
+            expected = ", ".join(f"`{known}`" for known in _KNOWN)
+            raise ContractError(f"unknown field `{name}`, expected one of {expected}", ".".join((*path, name)))
+    try:
+        wire = read(WireSampling, raw, path)
+    except FieldError as error:
+        raise ContractError(error.in_serde(), error.param) from None
+    if "max_new_tokens" in raw and raw["max_new_tokens"] is None:
+        return attrs.evolve(wire, max_new_tokens=None)
+    return wire
+
+
+def check(wire: WireSampling, vocab_size: int) -> None:
+    """Raise InvalidRequest for a value out of range, in SGLang's words, or one that is not served."""
+    _check_ranges(wire)
+    _check_lengths(wire)
+    _check_stops(wire, vocab_size)
+    _check_seed(wire.sampling_seed)
+    if sum(bool(getattr(wire, name)) for name in GRAMMARS) > 1:
+        raise _wrong("json_schema", "Only one of json_schema, regex, ebnf, or structural_tag can be set.")
+    for key in wire.logit_bias or ():
+        if not (key.isascii() and key.isdigit() and int(key[:20]) < vocab_size):
+            raise _wrong("logit_bias", f"logit_bias must has keys in [0, {vocab_size - 1}], got {key}.")
+    _check_served(wire)
+
+
+def sampling_of(wire: WireSampling) -> Sampling:
+    """Return how tokens are drawn."""
+    return make_sampling(wire.temperature, wire.top_k, wire.top_p, wire.min_p, wire.sampling_seed)
+
+
+def limits_of(wire: WireSampling) -> Limits:
+    """Return when generation ends."""
+    return Limits(
+        max_new_tokens=wire.max_new_tokens,
+        min_new_tokens=wire.min_new_tokens,
+        stop=_strings(wire.stop),
+        stop_token_ids=frozenset(token_id for token_id in wire.stop_token_ids or () if token_id is not None),
+        ignore_eos=wire.ignore_eos,
+    )
+
+
+def _check_ranges(wire: WireSampling) -> None:
+    if wire.temperature < 0 or not math.isfinite(wire.temperature):
+        raise _wrong("temperature", f"temperature must be a non-negative finite number, got {wire.temperature}.")
+    if not 0 < wire.top_p <= 1:
+        raise _wrong("top_p", f"top_p must be in (0, 1], got {wire.top_p}.")
+    if wire.top_k != -1 and wire.top_k < 1:
+        raise _wrong("top_k", f"top_k must be -1 (disable) or at least 1, got {wire.top_k}.")
+    if not 0 <= wire.min_p <= 1:
+        raise _wrong("min_p", f"min_p must be in [0, 1], got {wire.min_p}.")
+    for name in ("frequency_penalty", "presence_penalty"):
+        if not -2 <= (penalty := getattr(wire, name)) <= 2:
+            raise _wrong(name, f"{name} must be in [-2, 2], got {penalty}.")
+    if not 0 < wire.repetition_penalty <= 2:
+        text = f"repetition_penalty must be in (0, 2] (1.0 = no penalty), got {wire.repetition_penalty}."
+        raise _wrong("repetition_penalty", text)
+    for name in ("n", "stream_interval", "beam_width"):
+        if getattr(wire, name) == 0:
+            raise _wrong(name, f"{name} must be at least 1, got 0.")
+    if wire.n > MAX_CHOICES:
+        raise _wrong("n", f"n must be at most {MAX_CHOICES}, got {wire.n}.")
+
+
+def _check_lengths(wire: WireSampling) -> None:
+    most, least = wire.max_new_tokens, wire.min_new_tokens
+    if most is not None and most < 0:
+        raise _wrong("max_new_tokens", f"max_new_tokens must be at least 0, got {most}.")
+    if least < 0:
+        raise _wrong("min_new_tokens", f"min_new_tokens must be in [0, max_new_tokens], got {least}.")
+    if most is not None and least > most:
+        raise _wrong("min_new_tokens", f"min_new_tokens must be in [0, max_new_tokens({most})], got {least}.")
+
+
+def _check_stops(wire: WireSampling, vocab_size: int) -> None:
+    stop, patterns = _strings(wire.stop), _strings(wire.stop_regex)
+    if len(stop) > MAX_STOP_STRINGS:
+        raise _wrong("stop", f"at most {MAX_STOP_STRINGS} stop strings are allowed, got {len(stop)}")
+    if "" in stop:
+        raise _wrong("stop", "stop must not contain an empty string.")
+    if len(patterns) > MAX_STOP_STRINGS:
+        raise _wrong("stop_regex", f"at most {MAX_STOP_STRINGS} stop_regex patterns are allowed, got {len(patterns)}")
+    for pattern in patterns:
+        if (size := len(pattern.encode())) > MAX_STOP_REGEX_BYTES:
+            text = f"stop_regex is {size} bytes, over the {MAX_STOP_REGEX_BYTES}-byte limit"
+            raise _wrong("stop_regex", text)
+    for token_id in wire.stop_token_ids or ():
+        if token_id is not None and not 0 <= token_id < vocab_size:
+            raise _wrong("stop_token_ids", f"stop_token_ids must be in [0, {vocab_size - 1}], got {token_id}.")
+
+
+def _check_seed(seed: object) -> None:
+    if seed is None:
+        return
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise _wrong("sampling_seed", f"sampling_seed must be an integer, got {type(seed).__name__}.")
+    if not INT64_MIN <= seed <= INT64_MAX:
+        raise _wrong("sampling_seed", "sampling_seed must be in [-2**63, 2**63 - 1].")
+
+
+def _check_served(wire: WireSampling) -> None:
+    asked = {
+        "frequency_penalty": wire.frequency_penalty != 0,
+        "presence_penalty": wire.presence_penalty != 0,
+        "repetition_penalty": wire.repetition_penalty != 1,
+        "stop_regex": any(_strings(wire.stop_regex)),
+        "logit_bias": bool(wire.logit_bias),
+        "custom_params": bool(wire.custom_params),
+        "beam_width": wire.beam_width not in (None, 1),
+        "spaces_between_special_tokens": not wire.spaces_between_special_tokens,
+        "watermark": wire.watermark is not None and wire.watermark is not False,
+        "choice": wire.choice is not None,
+        **{name: bool(getattr(wire, name)) for name in GRAMMARS},
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise _wrong(name, f"{name} is not supported by this server.")
+
+
+def _strings(value: str | list[str] | None) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value or ())
+
+
+def _wrong(name: str, message: str) -> InvalidRequest:
+    return InvalidRequest(message, f"sampling_params.{name}")

@@ -1,0 +1,158 @@
+"""The events of one call's asks, merged in order of arrival.
+
+A call with one ask reads its mailbox directly. A batch runs every ask in a task of its own; each reports to one channel
+that it was admitted, what its mailbox brings, and what went wrong. `next` drains what is there: one wake, one chunk.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import trio
+from attrs import frozen
+
+from stages.errors import EngineFailure
+from stages.ingress.dialect import Collected
+from stages.messages import Ask, Ended, Event, Prompt
+from stages.request import Answer, Services, admitted
+
+MERGED_EVENTS = 64
+
+
+@frozen(eq=False)
+class Arrival:
+    """One event of asks[ask_index]."""
+
+    ask_index: int
+    prompt: Prompt
+    event: Event
+
+
+class Feed:
+    """Arrivals until every choice of every ask has ended; all asks are admitted already."""
+
+    def __init__(self, asks: Sequence[Ask], prompts: Sequence[Prompt]) -> None:
+        self.prompts = prompts
+        self.num_running = sum(ask.num_choices for ask in asks)
+
+    async def next(self) -> list[Arrival]:
+        """Wait for arrivals and return all that are there; an empty list once everything has ended."""
+        raise NotImplementedError
+
+    def _count(self, arrivals: list[Arrival]) -> list[Arrival]:
+        self.num_running -= sum(isinstance(arrival.event, Ended) for arrival in arrivals)
+        return arrivals
+
+
+class SingleFeed(Feed):
+    """The mailbox of the only ask."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__([answer.ask], [answer.prompt])
+        self._answer = answer
+
+    async def next(self) -> list[Arrival]:
+        """Wait for arrivals and return all that are there; raises EngineFailure when the mailbox is cut off."""
+        if not self.num_running:
+            return []
+        events = self._answer.events
+        prompt = self._answer.prompt
+        try:
+            arrivals = [Arrival(0, prompt, await events.receive())]
+        except trio.EndOfChannel:
+            raise EngineFailure("a mailbox was closed before its choices had ended") from None
+        with suppress(trio.WouldBlock, trio.EndOfChannel):
+            while True:
+                arrivals.append(Arrival(0, prompt, events.receive_nowait()))
+        return self._count(arrivals)
+
+
+class MergedFeed(Feed):
+    """The mailboxes of several asks, pumped into one channel."""
+
+    def __init__(
+        self, asks: Sequence[Ask], prompts: Sequence[Prompt], merged: "trio.MemoryReceiveChannel[Arrival | Exception]"
+    ) -> None:
+        super().__init__(asks, prompts)
+        self._merged = merged
+
+    async def next(self) -> list[Arrival]:
+        """Wait for arrivals and return all that are there; raises what any of the asks raised."""
+        if not self.num_running:
+            return []
+        arrivals = [_raised(await self._merged.receive())]
+        with suppress(trio.WouldBlock):
+            while True:
+                arrivals.append(_raised(self._merged.receive_nowait()))
+        return self._count(arrivals)
+
+
+@asynccontextmanager
+async def admit(asks: Sequence[Ask], services: Services) -> AsyncIterator[Feed]:
+    """Admit every ask or none, giving their Feed; leaving the block cancels what still runs.
+
+    Raises the first ask's RequestError, Unavailable or EngineFailure.
+    """
+    if len(asks) == 1:
+        async with admitted(asks[0], services) as answer:
+            yield SingleFeed(answer)
+        return
+    admissions, admission_reports = trio.open_memory_channel[tuple[int, Prompt] | Exception](len(asks))
+    arrivals, merged = trio.open_memory_channel[Arrival | Exception](MERGED_EVENTS)
+    async with trio.open_nursery() as nursery:
+        for index, ask in enumerate(asks):
+            nursery.start_soon(_run_ask, index, ask, services, admissions, arrivals)
+        prompts: dict[int, Prompt] = {}
+        failure: Exception | None = None
+        while len(prompts) < len(asks) and failure is None:
+            report = await admission_reports.receive()
+            if isinstance(report, Exception):
+                failure = report
+            else:
+                prompts[report[0]] = report[1]
+        if failure is None:
+            try:
+                yield MergedFeed(asks, [prompts[index] for index in range(len(asks))], merged)
+            except Exception as error:
+                failure = error  # raised below, outside the nursery, so that no group is wrapped around it
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def collect(asks: Sequence[Ask], feed: Feed) -> list[Collected]:
+    """Read the feed to its end, giving one Collected per ask, in ask order."""
+    events: list[list[Event]] = [[] for _ in asks]
+    while arrivals := await feed.next():
+        for arrival in arrivals:
+            events[arrival.ask_index].append(arrival.event)
+    return [Collected(prompt, tuple(of_ask)) for prompt, of_ask in zip(feed.prompts, events, strict=True)]
+
+
+async def _run_ask(
+    index: int,
+    ask: Ask,
+    services: Services,
+    admissions: "trio.MemorySendChannel[tuple[int, Prompt] | Exception]",
+    arrivals: "trio.MemorySendChannel[Arrival | Exception]",
+) -> None:
+    is_admitted = False
+    try:
+        async with admitted(ask, services) as answer:
+            admissions.send_nowait((index, answer.prompt))
+            is_admitted = True
+            feed = SingleFeed(answer)
+            while batch := await feed.next():
+                for arrival in batch:
+                    await arrivals.send(Arrival(index, arrival.prompt, arrival.event))
+    except Exception as error:
+        # Not swallowed: the reader of either channel raises it, outside the nursery and so without a group around it.
+        if is_admitted:
+            await arrivals.send(error)
+        else:
+            admissions.send_nowait(error)
+
+
+def _raised(arrival: Arrival | Exception) -> Arrival:
+    if isinstance(arrival, Exception):
+        raise arrival
+    return arrival

@@ -1,0 +1,211 @@
+"""Makes the pinned pair hypercorn 0.18 / h11 0.16 safe to serve with; `install()` once, before the first connection.
+
+What is wrong without it, each found by test (tests/stages/ingress/test_hardening.py has one test a cause):
+
+- *Connections never close.* hypercorn closes or recycles a connection inside the application's last `send`. On the way
+  it reports http.disconnect, quart-trio answers by cancelling the very task that is closing, and the cancellation lands
+  in the middle: no idle timer is started, no socket closed. Cure: what follows the end of a response is shielded.
+- *One connection takes the process down.* An exception of the protocol code (a WebSocket handshake followed by junk, a
+  parser's complaint) leaves the connection's task and ends the server. Cure: it ends there, with one line in the log;
+  and since nothing here speaks WebSocket, the upgrade is ignored, which makes such a request an ordinary GET.
+- *A client that stops reading cannot be dropped.* Writes are shielded and have no end. Cure: they end after
+  write_timeout_s, the connection is dropped and its handler cancelled.
+- *A refusal is lost.* Closing while the client still sends makes the kernel reset the connection, and the answer (413,
+  400) with it. Cure: half-close, then read and discard for at most linger_s.
+- *A reader waits for ever.* With pipelined bytes behind a request the reader sleeps until a recycling that never comes
+  when the connection is closed instead. Cure: closing cancels the reader.
+- *A closed connection lives on.* A response that ends after its client has left starts the idle timer once more, which
+  then holds the connection's task for the whole keep-alive timeout. Cure: nothing idles once the reader has ended.
+- *An event stream costs 48 us a chunk.* Locks, shields and two framing layers for each. Cure: plain sockets are written
+  directly when nobody else is writing, and `DirectWriter` lets a handler frame its chunks itself.
+
+TCP_NODELAY needs no cure: trio sets it on every SocketStream; a test keeps it so.
+
+It leans on names hypercorn does not promise, so `install` refuses other versions.
+"""
+
+import logging
+import os
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Any
+
+import h11
+import hypercorn.protocol
+import hypercorn.protocol.h11
+import hypercorn.trio.run
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.events import Event as StreamEvent
+from hypercorn.protocol.events import Request
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.protocol.http_stream import HTTPStream
+from hypercorn.trio.tcp_server import TCPServer
+
+from stages.errors import StartupError
+
+PINNED = {"hypercorn": "0.18.0", "h11": "0.16.0"}
+DIRECT_WRITER = "trnrt.direct_writer"
+WRITES_BEFORE_YIELD = 16
+
+log = logging.getLogger("trnrt.ingress")
+
+
+class HardenedConfig(Config):
+    """hypercorn's settings and ours: how long a write may stall, how long unread input is drained at a close."""
+
+    write_timeout_s: float = 30.0
+    linger_s: float = 2.0
+
+
+def install() -> None:
+    """Put the hardened classes in hypercorn's place; raises StartupError for versions they were not written for."""
+    for name, pinned in PINNED.items():
+        found = version(name)
+        if found != pinned:
+            raise StartupError(f"{name} {found} is installed, but the HTTP server is hardened for {name} {pinned}.")
+    hypercorn.trio.run.TCPServer = HardenedTCPServer  # type: ignore[attr-defined, assignment]
+    hypercorn.protocol.H11Protocol = HardenedH11Protocol  # type: ignore[attr-defined]
+    hypercorn.protocol.h11.HTTPStream = DirectHTTPStream  # type: ignore[attr-defined]
+
+
+class HardenedTCPServer(TCPServer):
+    """One connection: contained, closed when it should be, and never stuck on a write."""
+
+    config: HardenedConfig
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._plain = isinstance(self.stream, trio.SocketStream)
+        self._reading = trio.CancelScope()
+        self._half_closed = False
+        self._read_all = False
+        self._writes_in_a_row = 0
+
+    async def run(self) -> None:
+        """Serve the connection until it ends; whatever goes wrong in it stays in it."""
+        try:
+            await super().run()
+        except* Exception as group:
+            log.warning("connection dropped: %r", _first(group))
+
+    async def protocol_send(self, event: Event) -> None:
+        """Write bytes, or close or idle the connection; closing and idling are not cut short by a cancellation."""
+        if isinstance(event, RawData):
+            await self.send_bytes(event.data)
+        elif not (self._read_all and isinstance(event, Updated)):
+            with trio.CancelScope(shield=True):
+                await super().protocol_send(event)
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Write all of `data`; a peer that is gone, or reads nothing for write_timeout_s, is dropped instead."""
+        num_sent = 0
+        if self._plain and not self.send_lock.locked():
+            try:
+                num_sent = os.write(self.stream.socket.fileno(), data)
+            except BlockingIOError:
+                num_sent = 0
+            except OSError:
+                await self._drop()
+                return
+            if num_sent == len(data):
+                await self._yield_sometimes()
+                return
+        await self._send_slowly(memoryview(data)[num_sent:])
+
+    async def _send_slowly(self, rest: memoryview) -> None:
+        delivered = False
+        with trio.move_on_after(self.config.write_timeout_s, shield=True):
+            async with self.send_lock:
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    await self.stream.send_all(rest)
+                    delivered = True
+        if not delivered:
+            await self._drop()
+
+    async def _yield_sometimes(self) -> None:
+        # A handler that never waits would starve the loop: a direct write is no checkpoint.
+        self._writes_in_a_row += 1
+        if self._writes_in_a_row % WRITES_BEFORE_YIELD == 0:
+            await trio.lowlevel.checkpoint()
+
+    async def _drop(self) -> None:
+        """Close at once and tell the handler by its cancellation."""
+        with trio.CancelScope(shield=True):
+            await trio.aclose_forcefully(self.stream)
+            self._reading.cancel()
+            await self.protocol.handle(Closed())
+        await trio.lowlevel.checkpoint()
+
+    async def _read_data(self) -> None:
+        with self._reading:
+            await super()._read_data()
+        if self._reading.cancelled_caught:
+            if self._half_closed:
+                await self._discard_input()
+            await self.protocol.handle(Closed())
+        self._read_all = True
+        await self.idle_task.stop()
+
+    async def _discard_input(self) -> None:
+        with trio.move_on_after(self.config.linger_s), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while await self.stream.receive_some():
+                pass
+
+    async def _close(self) -> None:
+        with trio.move_on_after(self.config.write_timeout_s, shield=True):
+            with suppress(trio.BrokenResourceError, trio.BusyResourceError, trio.ClosedResourceError, AttributeError):
+                await self.stream.send_eof()
+            if self._input_is_owed() and not self._half_closed:
+                self._half_closed = True  # the reader drains what still comes, then `run` closes for good
+            else:
+                await self.stream.aclose()
+        self._reading.cancel()
+
+    def _input_is_owed(self) -> bool:
+        protocol = getattr(getattr(self, "protocol", None), "protocol", None)
+        connection = protocol.connection if isinstance(protocol, H11Protocol) else None
+        return isinstance(connection, h11.Connection) and connection.their_state in (h11.SEND_BODY, h11.ERROR)
+
+
+class HardenedH11Protocol(H11Protocol):
+    """HTTP/1 without WebSockets."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
+        plain = h11.Request(
+            method=request.method, target=request.target, headers=headers, http_version=request.http_version
+        )
+        await super()._create_stream(plain)
+
+
+class DirectWriter:
+    """Writes chunks of a started HTTP/1.1 chunked response straight to its connection."""
+
+    def __init__(self, server: HardenedTCPServer) -> None:
+        self._server = server
+
+    async def write(self, data: bytes) -> None:
+        """Frame `data`, which must not be empty, as one chunk and write it."""
+        await self._server.send_bytes(b"%x\r\n%b\r\n" % (len(data), data))
+
+
+class DirectHTTPStream(HTTPStream):
+    """An HTTP/1 request whose scope carries a DirectWriter under extensions[DIRECT_WRITER]."""
+
+    async def handle(self, event: StreamEvent) -> None:
+        """Pass the event on, and add the writer before the application's task first runs."""
+        await super().handle(event)
+        if isinstance(event, Request) and event.http_version == "1.1" and not self.closed:
+            server = self.send.__self__.send.__self__  # type: ignore[attr-defined]
+            if isinstance(server, HardenedTCPServer):
+                extensions: dict[str, object] = self.scope["extensions"]  # type: ignore[assignment]
+                extensions[DIRECT_WRITER] = DirectWriter(server)
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first plain exception of nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,171 @@
+"""Runs one generation call: admit its asks, then stream their events or collect them into one body.
+
+The status goes out only after every ask was admitted, so a refusal is a real HTTP status. Whatever fails later in a
+stream becomes the dialect's error frame and its terminator: a stream never just stops. One scope holds the whole call;
+a client that leaves cancels it from outside, the deadline and the server's last call (`cutoff`) end it from inside.
+"""
+
+import logging
+import math
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import orjson
+import trio
+from attrs import field, frozen
+
+from stages.errors import (
+    DeadlineExceeded,
+    Draining,
+    EngineFailure,
+    InvalidRequest,
+    QueueFull,
+    RequestError,
+    Unavailable,
+)
+from stages.ingress.dialect import Dialect, ErrorBody, Parsed
+from stages.ingress.feed import Feed, admit, collect
+from stages.ingress.wire import JSON_HEADERS, SSE_HEADERS, Wire
+from stages.request import Services
+from stages.settings import IngressSettings
+
+INTERNAL_STATUS = 500
+
+log = logging.getLogger("trnrt.ingress")
+
+
+@frozen(eq=False)
+class Serving:
+    """What every call shares: the services, the settings, the live request ids, and the end of the drain."""
+
+    services: Services
+    settings: IngressSettings
+    live_ids: set[str] = field(factory=set)
+    cutoff: trio.Event = field(factory=trio.Event)
+
+
+async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Serving, wire: Wire) -> None:
+    """Answer one parsed call on `wire`, whatever happens; only the cancellation of the caller passes through."""
+    timeout_s = _timeout_s(parsed, serving.settings)
+    try:
+        with _claimed_ids(parsed, serving.live_ids), trio.fail_after(timeout_s):
+            async with admit(parsed.asks, serving.services) as feed:
+                if parsed.stream:
+                    await _stream(parsed, dialect, feed, serving, wire)
+                    return
+                async with _watched(None, serving, wire):
+                    collected = await collect(parsed.asks, feed)
+        status, value = parsed.encoder.body(collected)
+        await send_json(wire, status, value)
+    except trio.TooSlowError:
+        await _fail(
+            DeadlineExceeded(f"The request took longer than {timeout_s:g} s."), parsed, dialect, request_id, wire
+        )
+    except Exception as error:
+        await _fail(error, parsed, dialect, request_id, wire)
+
+
+async def refuse(error: Exception, shape: ErrorBody, request_id: str, wire: Wire) -> None:
+    """Answer with a status and an error body in `shape`; what is not a known error is logged and told as a 500."""
+    status, told, headers = describe(error)
+    await send_json(wire, status, shape(told, status, request_id), headers)
+
+
+def describe(error: Exception) -> tuple[int, Exception, dict[str, str]]:
+    """Return the HTTP status of an error, the error to tell the client, and the headers that go with it."""
+    told = _told(error)
+    if isinstance(told, RequestError):
+        return told.status, told, {}
+    if isinstance(told, Unavailable):
+        headers = {"retry-after": str(told.retry_after_s)}
+        if isinstance(told, QueueFull):
+            headers["x-trnrt-queue-full"] = "1"
+        return told.status, told, headers
+    return INTERNAL_STATUS, told, {}
+
+
+async def send_json(wire: Wire, status: int, value: object, headers: dict[str, str] | None = None) -> None:
+    """Send a whole JSON answer."""
+    body = orjson.dumps(value)
+    await wire.start(status, {**JSON_HEADERS, "content-length": str(len(body)), **(headers or {})})
+    await wire.write(body)
+    await wire.end()
+
+
+async def _stream(parsed: Parsed, dialect: Dialect, feed: Feed, serving: Serving, wire: Wire) -> None:
+    """Send frames as events arrive, one write a wake."""
+    encoder = parsed.encoder
+    await wire.start(200, SSE_HEADERS)
+    async with _watched(dialect.ping, serving, wire):
+        await wire.write(b"".join(encoder.start()))
+        while arrivals := await feed.next():
+            frames: list[bytes] = []
+            for arrival in arrivals:
+                frames += encoder.event(arrival.ask_index, arrival.prompt, arrival.event)
+            await wire.write(b"".join(frames))
+    await wire.write(b"".join(encoder.finish()))
+    await wire.end()
+
+
+async def _fail(error: Exception, parsed: Parsed, dialect: Dialect, request_id: str, wire: Wire) -> None:
+    told = _told(error)
+    in_stream = parsed.stream and parsed.errors_in_stream and isinstance(told, RequestError)
+    if not wire.started and not in_stream:
+        await refuse(told, dialect.error, request_id, wire)
+        return
+    if not wire.started:
+        await wire.start(200, SSE_HEADERS)
+    await wire.write(b"".join(parsed.encoder.failed(told)))
+    await wire.end()
+
+
+def _told(error: Exception) -> Exception:
+    """Return the error as clients may know it; an unexpected one is logged with its traceback and becomes generic."""
+    leaf: BaseException = error
+    while isinstance(leaf, BaseExceptionGroup):
+        leaf = leaf.exceptions[0]
+    if isinstance(leaf, RequestError | Unavailable):
+        return leaf
+    if isinstance(leaf, EngineFailure):
+        log.error("a request failed: %s", leaf)
+        return leaf
+    log.error("a request failed", exc_info=error)
+    return EngineFailure("unexpected error")
+
+
+@asynccontextmanager
+async def _watched(ping: bytes | None, serving: Serving, wire: Wire) -> AsyncIterator[None]:
+    """Run a watch beside the block: it pings a silent stream, and raises Draining in the block at the cutoff."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_watch, ping, serving, wire)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _watch(ping: bytes | None, serving: Serving, wire: Wire) -> None:
+    ping_s = serving.settings.sse_ping_s if ping else math.inf
+    while True:
+        with trio.move_on_at(wire.written_s + ping_s):
+            await serving.cutoff.wait()
+            raise Draining
+        if ping and trio.current_time() - wire.written_s >= ping_s:
+            await wire.write(ping)
+
+
+def _timeout_s(parsed: Parsed, settings: IngressSettings) -> float:
+    limits = [settings.request_timeout_s, *(ask.timeout_s for ask in parsed.asks)]
+    return min((limit for limit in limits if limit is not None), default=math.inf)
+
+
+@contextmanager
+def _claimed_ids(parsed: Parsed, live_ids: set[str]) -> Iterator[None]:
+    """Hold the asks' ids for the block; raises InvalidRequest for one that is live already."""
+    ids = [ask.request_id for ask in parsed.asks]
+    for request_id in ids:
+        if request_id in live_ids:
+            raise InvalidRequest(f"Duplicate request ID detected: {request_id}", "rid")
+    live_ids.update(ids)
+    try:
+        yield
+    finally:
+        live_ids.difference_update(ids)

@@ -1,0 +1,47 @@
+"""What the core has to tell: rows and drops for the detokenizer, counts for stats. Core."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from attrs import define, field
+
+from stages.messages import Finish, Submit, Tokens, TokensRow, Usage
+
+
+@define(eq=False)
+class Outbox:
+    """Gathers between two deliveries."""
+
+    counts: Counter[str] = field(factory=Counter)
+    _rows: list[TokensRow] = field(factory=list)
+    _dropped: list[Submit] = field(factory=list)
+
+    def sampled(self, row: TokensRow) -> None:
+        """Add a row with a new token, and the choice's end if it has one."""
+        self._rows.append(row)
+        self.counts["completion_tokens"] += 1
+        if row.finish is not None:
+            self.counts[f"choices_{row.finish.kind}"] += 1
+
+    def ended(self, submit: Submit, finish: Finish, usage: Usage) -> None:
+        """Add an end that comes with no token."""
+        self._rows.append(TokensRow(submit, (), finish=finish, usage=usage))
+        self.counts[f"choices_{finish.kind}"] += 1
+
+    def dropped(self, submit: Submit, outcome: str) -> None:
+        """Add a choice that ended with nobody listening."""
+        self._dropped.append(submit)
+        self.counts[f"choices_{outcome}"] += 1
+
+    def take(self) -> Tokens | None:
+        """Return and forget what the detokenizer must hear, or None when that is nothing."""
+        if not self._rows and not self._dropped:
+            return None
+        tokens = Tokens(tuple(self._rows), tuple(self._dropped))
+        self._rows, self._dropped = [], []
+        return tokens
+
+    def take_counts(self) -> Mapping[str, float]:
+        """Return and forget what was counted since the last call."""
+        counts, self.counts = self.counts, Counter()
+        return counts

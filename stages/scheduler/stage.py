@@ -1,0 +1,101 @@
+"""The scheduler's task: one inbox in, plans to the executor and tokens to the detokenizer out; core.py decides."""
+
+from typing import assert_never
+
+import trio
+
+from graphs.step import Capacity
+from stages.channels import Channels
+from stages.errors import EngineFailure
+from stages.messages import Arrived, Cancel, Drain, Record, SchedulerInbox, StepDone, StepFailed, Tokens
+from stages.scheduler.core import SchedulerCore
+from stages.scheduler.policies import load_policy
+from stages.settings import SchedulerSettings
+from stages.stats.lossy import StatsSend
+
+# How long a failing scheduler waits for clients to hear their Ended("error") before it takes the process down.
+FAILURE_GRACE_S = 2.0
+_FAILURE_POLL_S = 0.02
+
+
+async def run_scheduler(
+    settings: SchedulerSettings,
+    capacity: Capacity,
+    channels: Channels,
+    stats_send: StatsSend,
+    *,
+    task_status: trio.TaskStatus[SchedulerCore] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run every submitted choice until a Drain has come and the last one has ended; starts with its core.
+
+    Closes the plans and tokens channels on its way out, so that executor and detokenizer end after it. Raises
+    EngineFailure, after telling every client, when the device is lost.
+    """
+    core = SchedulerCore(settings, capacity, channels.admission, load_policy(settings.schedule_policy))
+    with channels.scheduler_receive, channels.plans_send, channels.tokens_send:
+        try:
+            task_status.started(core)
+            await _serve(core, channels, stats_send)
+        finally:
+            channels.admission.close()
+
+
+async def _serve(core: SchedulerCore, channels: Channels, stats_send: StatsSend) -> None:
+    while not (channels.admission.closed and core.is_idle):
+        # In one expression, so that an idle scheduler keeps no message, and with it no mailbox, alive.
+        await _turn(core, channels, stats_send, await _receive_all(channels))
+
+
+async def _turn(core: SchedulerCore, channels: Channels, stats_send: StatsSend, messages: list[SchedulerInbox]) -> None:
+    for message in messages:
+        match message:
+            case Arrived():
+                core.arrive()
+            case Cancel():
+                core.cancel(message)
+            case Drain():
+                channels.admission.close()
+            case StepDone():
+                core.complete(message.step, message.output)
+                stats_send.send(Record("device_s", message.output.device_s))
+            case StepFailed():
+                await _fail(core, channels, message.error)
+            case _:
+                assert_never(message)
+    # The next step goes out before the last one's tokens: delivery overlaps the device.
+    plan = core.plan()
+    if plan is not None:
+        channels.plans_send.send_nowait(plan)
+    tokens = core.outbox.take()
+    if tokens is not None:
+        channels.tokens_send.send_nowait(tokens)
+    for name, value in core.outbox.take_counts().items():
+        stats_send.send(Record(name, value))
+    stats_send.send(core.load())
+
+
+async def _receive_all(channels: Channels) -> list[SchedulerInbox]:
+    """Wait for a message, giving it and all that stand behind it, in order."""
+    messages = [await channels.scheduler_receive.receive()]
+    while True:
+        try:
+            messages.append(channels.scheduler_receive.receive_nowait())
+        except trio.WouldBlock:
+            return messages
+
+
+async def _fail(core: SchedulerCore, channels: Channels, error: Exception) -> None:
+    """Tell every client that the engine failed, wait until they have heard it, and raise EngineFailure."""
+    channels.admission.close()
+    core.fail()
+    tokens = core.outbox.take()
+    if tokens is not None:
+        channels.tokens_send.send_nowait(tokens)
+        with trio.move_on_after(FAILURE_GRACE_S):
+            while _has_listener(tokens):  # noqa: ASYNC110  # a mailbox wakes nobody when its reader leaves
+                await trio.sleep(_FAILURE_POLL_S)
+    raise EngineFailure(f"the device is lost: {type(error).__name__}: {error}") from error
+
+
+def _has_listener(tokens: Tokens) -> bool:
+    return any(row.submit.mailbox.statistics().open_receive_channels for row in tokens.rows)

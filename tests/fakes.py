@@ -1,0 +1,222 @@
+"""Stand-ins for the stages behind ingress, on the trio clock: a scripted engine, a prompt stage, a small dialect."""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import orjson
+import trio
+from attrs import define, field
+
+from stages.errors import Draining, EngineFailure, InvalidRequest, QueueFull
+from stages.ingress.dialect import Call, Collected, Dialect, Encoder, Parsed, Route
+from stages.ingress.error_bodies import message_of, openai_error
+from stages.messages import Ask, Delta, Ended, Event, Finish, Limits, Prompt, Render, Sampling, Submit, Usage
+from stages.request import Services
+from stages.settings import ModelSettings
+
+Step = tuple[float, Event]
+Script = Callable[[Submit], Iterable[Step]]
+
+FAKE_MODEL = ModelSettings(
+    served_model_name="fake",
+    model_path="/models/fake",
+    model_type="glm5_next",
+    architectures=("Glm5NextForCausalLM",),
+    context_length_tokens=4096,
+    vocab_size=512,
+    eos_token_ids=frozenset({1}),
+    reasoning_parser="glm45",
+    tool_call_parser="glm47",
+    default_sampling=Sampling(),
+)
+
+
+def counting(num_tokens: int, delay_s: float = 1.0) -> Script:
+    """A script of num_tokens words, one every delay_s, ended by the length limit."""
+
+    def script(submit: Submit) -> Iterable[Step]:
+        choice = submit.key.choice
+        prompt_tokens = len(submit.prompt_ids)
+        for index in range(min(num_tokens, submit.max_new_tokens)):
+            yield delay_s, Delta(choice, (index,), f"{index} ", usage=Usage(prompt_tokens, index + 1))
+        yield 0.0, Ended(choice, Finish("length"), Usage(prompt_tokens, num_tokens))
+
+    return script
+
+
+def silent(submit: Submit) -> Iterable[Step]:
+    """A script that never says anything."""
+    yield float("inf"), Ended(submit.key.choice, Finish("length"), Usage(0, 0))
+
+
+@define(eq=False)
+class FakeEngine:
+    """Plays `script` for every choice; a submit beyond max_choices at once is refused; keeps what was asked of it."""
+
+    nursery: trio.Nursery
+    script: Script
+    max_choices: int = 1_000_000
+    draining: bool = False
+    submits: list[Submit] = field(factory=list)
+    cancelled: list[str] = field(factory=list)
+    running: dict[str, trio.CancelScope] = field(factory=dict)
+
+    def submit(self, submits: tuple[Submit, ...]) -> None:
+        """Start the script of every choice."""
+        if self.draining:
+            raise Draining
+        if len(self.running) + len(submits) > self.max_choices:
+            raise QueueFull
+        for submit in submits:
+            self.submits.append(submit)
+            scope = self.running[str(submit.key)] = trio.CancelScope()
+            self.nursery.start_soon(self._play, submit, scope)
+
+    def cancel(self, request_id: str, *, deliver: bool = False, message: str = "Aborted") -> None:
+        """Stop the scripts of a request; keeps the ids of those that were still running."""
+        keys = [key for key in self.running if key.rpartition("/")[0] == request_id]
+        if keys:
+            self.cancelled.append(request_id)
+        for key in keys:
+            self.running.pop(key).cancel()
+
+    async def _play(self, submit: Submit, scope: trio.CancelScope) -> None:
+        with scope, suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            for delay_s, event in self.script(submit):
+                if delay_s:
+                    await trio.sleep(delay_s)
+                if isinstance(event, Ended):
+                    del self.running[str(submit.key)]
+                try:
+                    submit.mailbox.send_nowait(event)
+                except trio.WouldBlock:
+                    submit.mailbox.close()  # a reader this far behind is cut off, as by the detokenizer
+
+
+async def fake_prompt_stage(renders: "trio.MemoryReceiveChannel[Render]", delay_s: float = 0.0) -> None:
+    """Answer every Render, text with one id a character; "unrenderable" is refused."""
+    async for render in renders:
+        await trio.sleep(delay_s)
+        prompt = render.prompt
+        if prompt == "unrenderable":
+            render.reply.send_nowait(InvalidRequest("This prompt cannot be rendered.", "prompt"))
+        elif isinstance(prompt, tuple):
+            render.reply.send_nowait(Prompt(prompt, in_reasoning=False))
+        else:
+            render.reply.send_nowait(Prompt(tuple(ord(letter) % 512 for letter in str(prompt)), in_reasoning=False))
+
+
+@define(eq=False)
+class Fakes:
+    """The services a request task needs, and the engine behind them."""
+
+    services: Services
+    engine: FakeEngine
+
+
+@asynccontextmanager
+async def fake_services(
+    script: Script, *, model: ModelSettings = FAKE_MODEL, max_choices: int = 1_000_000, render_s: float = 0.0
+) -> AsyncIterator[Fakes]:
+    """Run a fake prompt stage and a fake engine for the block."""
+    renders_send, renders_receive = trio.open_memory_channel[Render](4096)
+    async with trio.open_nursery() as nursery:
+        engine = FakeEngine(nursery, script, max_choices)
+        nursery.start_soon(fake_prompt_stage, renders_receive, render_s)
+        yield Fakes(Services(engine, renders_send, model), engine)
+        nursery.cancel_scope.cancel()
+
+
+class TextEncoder:
+    """Frames are `data: index/choice text`; the body lists the texts; an Ended "error" fails the call."""
+
+    def start(self) -> list[bytes]:
+        return [b"data: start\n\n"]
+
+    def event(self, ask_index: int, prompt: Prompt, event: Event) -> list[bytes]:
+        if isinstance(event, Ended):
+            if event.finish.kind == "error":
+                raise EngineFailure("the script says so")
+            return [b"data: %d/%d ended %b\n\n" % (ask_index, event.choice, event.finish.kind.encode())]
+        return [b"data: %d/%d %b\n\n" % (ask_index, event.choice, event.text.encode())] if event.text else []
+
+    def finish(self) -> list[bytes]:
+        return [b"data: [DONE]\n\n"]
+
+    def failed(self, error: Exception) -> list[bytes]:
+        return [b"data: error " + message_of(error).encode() + b"\n\n", b"data: [DONE]\n\n"]
+
+    def body(self, collected: Sequence[Collected]) -> tuple[int, object]:
+        texts = []
+        for one in collected:
+            if any(isinstance(event, Ended) and event.finish.kind == "error" for event in one.events):
+                raise EngineFailure("the script says so")
+            texts.append("".join(event.text for event in one.events if isinstance(event, Delta)))
+        return 200, {"texts": texts}
+
+
+def parse_text_call(call: Call, model: ModelSettings) -> Parsed:
+    """Read {"prompts": [...], "stream", "n", "max_tokens", "timeout_s", "rid", "errors_in_stream"}."""
+    body = call.body
+    prompts = body.get("prompts")
+    if not isinstance(prompts, list):
+        raise InvalidRequest("prompts must be a list", "prompts")
+    asks = tuple(
+        Ask(
+            request_id=f"{body.get('rid', call.request_id)}_{index}",
+            prompt=prompt,
+            limits=Limits(max_new_tokens=body.get("max_tokens", 64)),
+            num_choices=body.get("n", 1),
+            stream=body.get("stream", False),
+            timeout_s=body.get("timeout_s"),
+        )
+        for index, prompt in enumerate(prompts)
+    )
+    encoder: Encoder = TextEncoder()
+    return Parsed(asks, body.get("stream", False), encoder, errors_in_stream=body.get("errors_in_stream", False))
+
+
+TEXT_DIALECT = Dialect("text", (Route("/text", ("POST", "PUT")),), parse_text_call, openai_error)
+LAX_TEXT_DIALECT = Dialect("lax", (Route("/lax"),), parse_text_call, openai_error, json_only=False, ping=None)
+
+
+class FakeWire:
+    """A Wire that keeps what was sent, with the virtual instants; `write_s` makes each write take time."""
+
+    def __init__(self, write_s: float = 0.0) -> None:
+        self.started = False
+        self.ended = False
+        self.written_s = trio.current_time()
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.chunks: list[bytes] = []
+        self.instants_s: list[float] = []
+        self._write_s = write_s
+
+    async def start(self, status: int, headers: Any) -> None:
+        assert not self.started
+        self.started, self.status, self.headers = True, status, dict(headers)
+
+    async def write(self, data: bytes) -> None:
+        assert self.started
+        assert not self.ended
+        if not data:
+            return
+        self.written_s = trio.current_time()
+        await trio.sleep(self._write_s)
+        self.chunks.append(data)
+        self.instants_s.append(trio.current_time())
+
+    async def end(self) -> None:
+        assert self.started
+        assert not self.ended
+        self.ended = True
+
+    @property
+    def text(self) -> str:
+        return b"".join(self.chunks).decode()
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(b"".join(self.chunks))

@@ -1,0 +1,242 @@
+"""Runs a whole engine under trio's virtual clock with a seeded task order: the same seed gives the same run."""
+
+import gc
+import random
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import trio
+import trio._core._run as trio_run
+import trio.testing
+from attrs import define, evolve, field, frozen
+
+from graphs.keys import Buckets, doubling
+from graphs.step import Capacity, Device
+from stages.channels import Channels, open_channels, open_mailbox
+from stages.engine.local import LocalEngine
+from stages.executor.runner import Runner, SimRunner
+from stages.executor.stage import run_executor
+from stages.messages import Cancel, ChoiceKey, Delta, Drain, Ended, Event, Sampling, Submit, TextForm, Tokens
+from stages.scheduler.core import SchedulerCore
+from stages.scheduler.stage import run_scheduler
+from stages.settings import SchedulerSettings
+from stages.stats.stage import Stats, open_stats, run_stats
+
+T = TypeVar("T")
+
+
+def run_sim(main: Callable[[], Awaitable[T]], *, seed: int = 0, timeout_s: float = 3600.0) -> T:
+    """Return what main() returns on a clock that jumps when all tasks are idle; a deadlock is a TooSlowError at once.
+
+    Threads and sockets have no place inside: the clock does not wait for them.
+    """
+    # Private to trio, so trio is pinned; this says so on the day it changes.
+    assert isinstance(trio_run._r, random.Random)
+    was_deterministic, state = trio_run._ALLOW_DETERMINISTIC_SCHEDULING, trio_run._r.getstate()
+    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True
+    trio_run._r.seed(seed)
+
+    async def bounded() -> T:
+        with trio.fail_after(timeout_s):
+            return await main()
+        raise AssertionError("unreachable: fail_after raises")
+
+    try:
+        return trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0.0))
+    finally:
+        trio_run._ALLOW_DETERMINISTIC_SCHEDULING = was_deterministic
+        trio_run._r.setstate(state)
+
+
+def capacity(
+    *,
+    num_pages: int = 65,
+    page_size_tokens: int = 8,
+    num_slots: int = 9,
+    max_batch: int = 8,
+    max_prefill_batch: int = 4,
+    max_chunk_tokens: int = 16,
+    vocab_size: int = 997,
+    max_row_pages: int = 64,
+) -> Capacity:
+    """Return a small device's capacity; num_pages and num_slots count the null ones."""
+    return Capacity(
+        num_pages=num_pages,
+        page_size_tokens=page_size_tokens,
+        num_slots=num_slots,
+        buckets=Buckets(
+            batch=doubling(1, max_batch),
+            prefill_batch=doubling(1, max_prefill_batch),
+            tokens=doubling(4, max_chunk_tokens),
+            pages=doubling(1, max_row_pages),
+        ),
+        vocab_size=vocab_size,
+        context_length_tokens=max_row_pages * page_size_tokens,
+        max_top_logprobs=4,
+    )
+
+
+def submit(
+    request_id: str,
+    prompt_ids: tuple[int, ...],
+    *,
+    mailbox: "trio.MemorySendChannel[Event] | None" = None,
+    choice: int = 0,
+    max_new_tokens: int = 4,
+    min_new_tokens: int = 0,
+    stop_token_ids: frozenset[int] = frozenset(),
+    sampling: Sampling = Sampling(temperature=0.0),  # noqa: B008  # frozen
+    seed: int = 0,
+    logprobs: bool = False,
+    num_top_logprobs: int = 0,
+) -> Submit:
+    """Return a Submit with defaults; without a mailbox its events have nowhere to go."""
+    return Submit(
+        key=ChoiceKey(request_id, choice),
+        prompt_ids=prompt_ids,
+        sampling=sampling,
+        seed=seed,
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=min_new_tokens,
+        stop_token_ids=stop_token_ids,
+        stop=(),
+        form=TextForm(),
+        in_reasoning=False,
+        logprobs=logprobs,
+        num_top_logprobs=num_top_logprobs,
+        priority=0,
+        mailbox=mailbox if mailbox is not None else open_mailbox(1, 1)[0],
+    )
+
+
+@frozen(eq=False)
+class Heard:
+    """What one choice brought its client, with the instant of each token."""
+
+    token_ids: tuple[int, ...]
+    times_s: tuple[float, ...]
+    ended: Ended
+
+    @property
+    def gaps_s(self) -> tuple[float, ...]:
+        """Return the time between each token and the one before."""
+        return tuple(round(later - earlier, 9) for earlier, later in zip(self.times_s, self.times_s[1:], strict=False))
+
+
+@define(eq=False)
+class SimEngine:
+    """An engine of real scheduler and executor stages, with a client's view of it."""
+
+    core: SchedulerCore
+    channels: Channels
+    engine: LocalEngine
+    stats: Stats
+    # Choices of which something was told and the end not yet: what a detokenizer would keep.
+    known: set[ChoiceKey] = field(factory=set)
+    # Every Submit that was ever sent and is still referenced by anybody, and with it its mailbox.
+    submits: "weakref.WeakSet[Submit]" = field(factory=weakref.WeakSet)
+
+    async def ask(self, order: Submit) -> Heard:
+        """Submit one choice and listen to its end; leaving early cancels it as a request task does."""
+        (heard,) = await self.ask_choices((order,))
+        return heard
+
+    async def ask_choices(self, orders: tuple[Submit, ...]) -> tuple[Heard, ...]:
+        """Submit all choices of a request and listen until each has ended."""
+        send, receive = open_mailbox(max(order.max_new_tokens for order in orders), len(orders))
+        submits = tuple(evolve(order, mailbox=send) for order in orders)
+        self.engine.submit(submits)
+        self.submits.update(submits)
+        del submits
+        heard: dict[int, list[tuple[int, float]]] = {order.key.choice: [] for order in orders}
+        ended: dict[int, Ended] = {}
+        try:
+            while len(ended) < len(orders):
+                event = await receive.receive()
+                assert event.choice not in ended, "an event came after the end"
+                if isinstance(event, Ended):
+                    ended[event.choice] = event
+                else:
+                    heard[event.choice] += [(token_id, trio.current_time()) for token_id in event.token_ids]
+        finally:
+            self.engine.cancel(orders[0].key.request_id)
+            receive.close()
+        return tuple(
+            Heard(
+                tuple(token_id for token_id, _ in heard[order.key.choice]),
+                tuple(at_s for _, at_s in heard[order.key.choice]),
+                ended[order.key.choice],
+            )
+            for order in orders
+        )
+
+    def cancel(self, order: Cancel) -> None:
+        """Post a Cancel."""
+        self.channels.scheduler_send.send_nowait(order)
+
+    def assert_all_returned(self) -> None:
+        """Check that nothing is held of any request that ever ran."""
+        load = self.core.load()
+        assert (load.running, load.waiting, load.waiting_tokens) == (0, 0, 0)
+        assert (load.used_pages, load.used_slots) == (0, 0)
+        assert self.core.is_idle
+        assert not self.core.requests
+        assert not self.known
+        if self.submits:
+            gc.collect()
+        assert not self.submits, "a Submit, and its mailbox, outlives its choice"
+
+
+async def _forward(engine: SimEngine) -> None:
+    """Stand in for the detokenizer: ids without text; a reader that has gone is forgotten."""
+    while True:
+        try:
+            _deliver(engine, await engine.channels.tokens_receive.receive())
+        except trio.EndOfChannel:
+            return
+
+
+def _deliver(engine: SimEngine, tokens: Tokens) -> None:
+    for order in tokens.dropped:
+        engine.known.discard(order.key)
+    for row in tokens.rows:
+        key = row.submit.key
+        engine.known.add(key)
+        try:
+            if row.token_ids:
+                row.submit.mailbox.send_nowait(Delta(key.choice, row.token_ids, usage=row.usage))
+            if row.finish is not None:
+                row.submit.mailbox.send_nowait(Ended(key.choice, row.finish, row.usage))
+        except trio.BrokenResourceError:
+            # The reader left; its Cancel is on the way and brings an entry in `dropped`, unless this was the end.
+            pass
+        if row.finish is not None:
+            engine.known.discard(key)
+
+
+@asynccontextmanager
+async def sim_engine(
+    settings: SchedulerSettings,
+    device: Device,
+    *,
+    runner: Runner | None = None,
+) -> AsyncIterator[SimEngine]:
+    """Run an engine for the block, then drain it; the block's end is only passed once everything has ended."""
+    channels = open_channels(settings.max_queued_requests)
+    stats = open_stats()
+
+    async def scheduler(*, task_status: trio.TaskStatus[SchedulerCore]) -> None:
+        await run_scheduler(settings, device.capacity, channels, stats.send, task_status=task_status)
+        stats.send.channel.close()
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run_stats, stats)
+        await nursery.start(run_executor, runner if runner is not None else SimRunner(device), channels)
+        core: SchedulerCore = await nursery.start(scheduler)
+        engine = SimEngine(core, channels, LocalEngine(channels), stats)
+        nursery.start_soon(_forward, engine)
+        yield engine
+        channels.scheduler_send.send_nowait(Drain())
+    engine.assert_all_returned()

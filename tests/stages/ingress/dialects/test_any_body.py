@@ -1,0 +1,83 @@
+"""Whatever JSON object comes in, a dialect understands it or names what is wrong; nothing else ever happens."""
+
+from typing import Any
+
+import orjson
+import pytest
+from attrs import fields
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.errors import RequestError
+from stages.ingress.dialect import Dialect
+from stages.ingress.dialects import openai_chat, openai_completions, sglang_generate
+from stages.ingress.dialects.openai_thinking import ThinkingBody
+from stages.ingress.dialects.sglang_sampling import WireSampling
+from tests.stages.ingress.dialects.kit import MODEL, call_of
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**65), 2**65),
+    st.integers(-2, 3),
+    st.floats(),
+    st.text(max_size=4),
+    st.sampled_from(["\ud83d", "user", "text", "auto", "function", "{}"]),
+)
+KEYS = st.sampled_from(
+    [
+        "role",
+        "content",
+        "type",
+        "text",
+        "function",
+        "name",
+        "arguments",
+        "tool_calls",
+        "parameters",
+        "effort",
+        "enabled",
+        "include_usage",
+        "id",
+        "properties",
+        "5",
+        "tool_call_id",
+    ]
+)
+VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4))
+
+
+def names(*classes: Any) -> list[str]:
+    return [field.name for cls in classes for field in fields(cls)]
+
+
+CASES = [
+    (openai_chat.DIALECT, names(openai_chat.ChatBody, ThinkingBody), {"messages": [{"role": "user", "content": "x"}]}),
+    (openai_completions.DIALECT, names(openai_completions.CompletionBody), {"prompt": "x"}),
+    (sglang_generate.DIALECT, names(sglang_generate.GenerateBody), {"text": "x"}),
+]
+
+
+@pytest.mark.parametrize(("dialect", "known", "base"), CASES, ids=[dialect.name for dialect, _, _ in CASES])
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_json_object_is_understood_or_refused(
+    dialect: Dialect, known: list[str], base: dict[str, Any], data: st.DataObject
+) -> None:
+    body = {**base, **data.draw(st.dictionaries(st.sampled_from(known), VALUES, max_size=3))}
+    if dialect is sglang_generate.DIALECT and data.draw(st.booleans()):
+        params = st.dictionaries(st.sampled_from(names(WireSampling)), VALUES, max_size=3)
+        body["sampling_params"] = data.draw(params)
+    error = refusal_of(dialect, body)
+    if error is not None:
+        assert error.status in (400, 404)
+        assert error.param
+        orjson.dumps(dialect.error(error, error.status, "r"))
+
+
+def refusal_of(dialect: Dialect, body: dict[str, Any]) -> RequestError | None:
+    try:
+        dialect.parse(call_of(body), MODEL)
+    except RequestError as error:
+        return error
+    return None

@@ -1,0 +1,41 @@
+"""`python -m trnrt [serve|compile] [flags]`: argv to Config to one nursery tree to an exit code."""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from stages.errors import StartupError
+from trnrt.config import load_config
+
+COMMANDS = ("serve", "compile")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return the exit code of docs/CONFIGURATION.md."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    command = args.pop(0) if args and args[0] in COMMANDS else "serve"
+    # Spinning threads on shared cores collapse; the tokenizer's own pool would take the cores that serve.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        config = load_config(args, os.environ)
+        logging.basicConfig(
+            level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+        )
+        if command == "compile":
+            from trnrt.compile import compile_all
+
+            return compile_all(config)
+        from trnrt.serve import run_server
+
+        return run_server(config)
+    except StartupError as error:
+        print(f"trnrt: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

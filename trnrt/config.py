@@ -1,0 +1,224 @@
+"""Flags, environment and TOML become one frozen Config, once; everything after this reads it and nothing changes it.
+
+Each setting is one field: its flag is the field's name with dashes, its environment variable TRNRT_ and the name in
+capitals, its TOML key the name. A flag beats the environment, which beats the file, which beats the preset, which
+beats the default. `--help`, the table in docs/CONFIGURATION.md and the errors are all made from the fields.
+"""
+
+import argparse
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import attrs
+from attrs import Attribute, frozen
+
+from stages.errors import ConfigError
+from trnrt.presets import PRESETS
+
+GROUPS = ("model", "http", "api", "scheduler", "device", "logging")
+
+
+def setting(default: Any, group: str, text: str, *, low: float | None = None, alias: str | None = None) -> Any:
+    """Return a field with its group, its one line of help, its smallest value and SGLang's other name for it."""
+    return attrs.field(default=default, metadata={"group": group, "text": text, "low": low, "alias": alias})
+
+
+@frozen
+class Config:
+    """Every setting of `python -m trnrt`, resolved."""
+
+    model_path: str | None = setting(
+        None, "model", "checkpoint folder; the shipped demo model when absent", alias="model"
+    )
+    tokenizer_path: str | None = setting(None, "model", "folder with tokenizer.json; the model's own when absent")
+    served_model_name: str | None = setting(None, "model", "name in /v1/models and answers; the folder's when absent")
+    context_length: int | None = setting(None, "model", "longest prompt + answer in tokens; the model's own", low=8)
+    dtype: Literal["auto", "bfloat16", "float32"] = setting(
+        "auto", "model", "type of weights; auto is the checkpoint's"
+    )
+    preset: str = setting("default", "model", f"named settings: {', '.join(PRESETS)}")
+    config: str | None = setting(None, "model", "TOML file with settings by field name")
+
+    host: str = setting("127.0.0.1", "http", "address to listen on")
+    port: int = setting(30000, "http", "port to listen on; 0 takes a free one", low=0)
+    max_request_bytes: int = setting(32 * 1024 * 1024, "http", "largest request body in bytes; 413 above", low=1)
+    keep_alive_timeout: float = setting(75.0, "http", "seconds an idle connection is kept", low=0.001)
+    write_timeout: float = setting(30.0, "http", "seconds a client may stop reading before it is cut off", low=0.001)
+    body_timeout: float = setting(30.0, "http", "seconds a client may take to send a body; 408 after", low=0.001)
+    drain_timeout: float = setting(30.0, "http", "seconds running requests may take to finish after SIGTERM", low=0)
+    request_timeout: float | None = setting(
+        None, "http", "seconds a request may take in all; none when absent", low=0.001
+    )
+    sse_ping: float = setting(15.0, "http", "seconds of silence before a stream gets a comment frame", low=0.001)
+
+    reasoning_parser: str | None = setting("auto", "api", "glm45, none, or auto: the model card's")
+    tool_call_parser: str | None = setting("auto", "api", "glm47, none, or auto: the model card's")
+    sampling_defaults: Literal["model", "openai"] = setting(
+        "model", "api", "defaults of chat: generation_config.json or OpenAI's"
+    )
+    incremental_streaming_output: bool = setting(False, "api", "/generate streams deltas instead of cumulative text")
+
+    max_running_requests: int = setting(32, "scheduler", "requests in one decode step at most", low=1)
+    max_queued_requests: int = setting(2048, "scheduler", "requests that may wait; 503 above", low=1)
+    max_total_tokens: int | None = setting(
+        None, "scheduler", "tokens the paged cache holds; 65,536 to 262,144 by the context", low=64
+    )
+    chunked_prefill_size: int = setting(256, "scheduler", "prompt tokens of one request in one step", low=64)
+    schedule_policy: str = setting("fcfs", "scheduler", "order of the queue: fcfs")
+
+    device: Literal["cpu"] = setting("cpu", "device", "device to run on")
+    device_mode: Literal["auto", "eager", "compiled"] = setting(
+        "auto", "device", "auto starts eager and swaps compiled graphs in"
+    )
+    device_threads: int | None = setting(None, "device", "compute threads; all cores but one when absent", low=1)
+    deterministic: bool = setting(
+        False, "device", "one fixed shape: same bits alone or in any batch", alias="enable-deterministic-inference"
+    )
+    compile_cache_dir: str | None = setting(None, "device", "folder of compiled graphs; ~/.cache/trnrt when absent")
+
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "logging", "least severe line to log")
+
+    def flags(self) -> dict[str, object]:
+        """Return every setting by name, as /server_info and the log line show them."""
+        return attrs.asdict(self)
+
+
+def load_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
+    """Return the Config of argv over environ over the TOML file over the preset; raises ConfigError with a name."""
+    given = vars(parser().parse_args(argv))
+    fields = {field.name: field for field in attrs.fields(Config)}
+    values: dict[str, Any] = {}
+    from_env = {
+        name: _convert(field, environ[key], key)
+        for name, field in fields.items()
+        if (key := f"TRNRT_{name.upper()}") in environ
+    }
+    toml_path = given.get("config") or from_env.get("config")
+    from_file = _read_toml(toml_path, fields) if toml_path else {}
+    preset = given.get("preset") or from_env.get("preset") or from_file.get("preset") or "default"
+    if preset not in PRESETS:
+        raise ConfigError(f"--preset: there is no preset {preset!r}; choose from {', '.join(PRESETS)}")
+    for layer in (PRESETS[preset].settings, from_file, from_env, given):
+        values.update(layer)
+    config = Config(**values)
+    _check(config)
+    return config
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of `serve`'s flags, grouped, one line a flag."""
+    result = _Parser(
+        prog="python -m trnrt",
+        description="Serve GLM-5.3-Flash behind SGLang's, OpenAI's and Anthropic's APIs.",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=46, width=140),
+    )
+    for group in GROUPS:
+        section = result.add_argument_group(group)
+        for field in attrs.fields(Config):
+            if field.metadata["group"] == group:
+                _add_flag(section, field)
+    return result
+
+
+def flag_name(field: "Attribute[Any]") -> str:
+    """Return the flag of a field."""
+    return "--" + field.name.replace("_", "-")
+
+
+def field_kind(field: "Attribute[Any]") -> tuple[type, tuple[str, ...]]:
+    """Return a field's plain type and, for a Literal, its choices."""
+    hint = get_type_hints(Config)[field.name]
+    if get_origin(hint) is UnionType:
+        hint = next(arg for arg in get_args(hint) if arg is not type(None))
+    if get_origin(hint) is Literal:
+        return str, get_args(hint)
+    return hint, ()
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise ConfigError(message)
+
+
+def _add_flag(section: Any, field: "Attribute[Any]") -> None:
+    kind, choices = field_kind(field)
+    default = "" if field.default is None else f" [{field.default}]"
+    options: dict[str, Any] = {
+        "dest": field.name,
+        "type": lambda raw: _convert(field, raw, flag_name(field)),
+        "metavar": "{" + ",".join(choices) + "}" if choices else kind.__name__.upper(),
+    }
+    if kind is bool:
+        options |= {"nargs": "?", "const": True}
+    section.add_argument(flag_name(field), help=field.metadata["text"].replace("%", "%%") + default, **options)
+    if alias := field.metadata["alias"]:
+        section.add_argument(f"--{alias}", help=argparse.SUPPRESS, **options)
+
+
+def _convert(field: "Attribute[Any]", raw: Any, where: str) -> Any:
+    kind, choices = field_kind(field)
+    try:
+        value = _scalar(kind, raw)
+    except ValueError:
+        raise ConfigError(f"{where}: expected {_noun(kind)}, got {raw!r}") from None
+    if choices and value not in choices:
+        raise ConfigError(f"{where}: expected one of {', '.join(choices)}, got {raw!r}")
+    low = field.metadata["low"]
+    if low is not None and not value >= low:
+        raise ConfigError(f"{where}: must be at least {low:g}, got {raw}")
+    return value
+
+
+def _scalar(kind: type, raw: Any) -> Any:
+    if kind is bool:
+        if isinstance(raw, bool):
+            return raw
+        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        if str(raw).lower() not in words:
+            raise ValueError
+        return words[str(raw).lower()]
+    if isinstance(raw, bool) or (kind is not str and not isinstance(raw, str | int | float)):
+        raise ValueError
+    if kind is int and isinstance(raw, float):
+        raise ValueError
+    if kind is str and not isinstance(raw, str):
+        raise ValueError
+    return kind(raw)
+
+
+def _noun(kind: type) -> str:
+    return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
+
+
+def _read_toml(path: str, fields: "Mapping[str, Attribute[Any]]") -> dict[str, Any]:
+    try:
+        table = tomllib.loads(Path(path).read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"--config: cannot read {path}: {error}") from None
+    values = {}
+    for key, raw in table.items():
+        name = key.replace("-", "_")
+        if name not in fields:
+            raise ConfigError(f"--config: {path} has an unknown key {key!r}")
+        values[name] = _convert(fields[name], raw, f"{path}: {key}")
+    return values
+
+
+def _check(config: Config) -> None:
+    if config.port > 65535:
+        raise ConfigError(f"--port: must be at most 65535, got {config.port}")
+    if config.chunked_prefill_size % 64:
+        raise ConfigError(f"--chunked-prefill-size: must be a multiple of 64, got {config.chunked_prefill_size}")
+    if config.schedule_policy != "fcfs":
+        raise ConfigError(f"--schedule-policy: expected fcfs, got {config.schedule_policy!r}")
+
+
+def home_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder compiled graphs go to when no flag says otherwise."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trnrt"

@@ -1,0 +1,261 @@
+"""The nursery tree of one engine with its whole API.
+
+    run_server                     settings and checkpoint are read, the device is built; nothing listens yet
+    `-- serve
+        |-- stop signals           the first drains, the second stops at once
+        `-- stages                 one that ends by itself ends the process
+            |-- stats              contained: it may fail, serving goes on
+            |-- detokenizer
+            |-- executor -- engine thread -- device
+            |-- scheduler
+            |-- prompt -- tokenizer thread
+            `-- ingress            its own nursery of connections, never the stages' parent
+
+Stop order is the reverse: ingress refuses, the scheduler finishes what it accepted, the rest is cancelled.
+"""
+
+import gc
+import importlib
+import logging
+import pkgutil
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+
+import trio
+from attrs import define, field
+
+import stages.ingress.dialects as dialects
+from graphs.step import Device
+from stages.channels import PROMPT_QUEUE, Channels, open_channels
+from stages.detokenizer.stage import run_detokenizer
+from stages.engine.local import LocalEngine
+from stages.errors import StartupError, TrnrtError
+from stages.executor.runner import Runner, ThreadRunner
+from stages.executor.stage import run_executor
+from stages.ingress.app import create_app
+from stages.ingress.dialect import Dialect
+from stages.ingress.info import Device as DeviceFacts
+from stages.ingress.info import Info, Readiness
+from stages.ingress.respond import Serving
+from stages.ingress.server import listen, serve_http
+from stages.messages import Drain, Load, Render
+from stages.prompt.stage import run_prompt_stage
+from stages.request import Services
+from stages.scheduler.core import SchedulerCore
+from stages.scheduler.stage import run_scheduler
+from stages.settings import DetokenizerSettings, IngressSettings, PromptSettings, SchedulerSettings
+from stages.stats.stage import Stats, open_stats, run_stats
+from trnrt.config import Config
+from trnrt.device import build_device
+from trnrt.served import ServedModel, read_served_model
+from trnrt.shapes import MAX_PREFILL_ROWS
+from trnrt.supervise import contained, first_cause, linked
+
+# How long the last frames may take to reach their clients once the engine has finished.
+LAST_FRAMES_S = 3.0
+
+log = logging.getLogger("trnrt")
+
+
+@define(eq=False)
+class Server:
+    """One running server: what its parts share, and where it stands."""
+
+    config: Config
+    model: ServedModel
+    device: Device
+    channels: Channels
+    stats: Stats
+    started_s: int
+    phase: Readiness = "starting"
+    port: int | None = None
+    core: SchedulerCore | None = None
+    serving: Serving | None = None
+    drained: trio.Event = field(factory=trio.Event)
+    http_shutdown: trio.Event = field(factory=trio.Event)
+
+    def load(self) -> Load:
+        """Return where the engine stands now."""
+        assert self.core is not None
+        return self.core.load()
+
+
+def run_server(config: Config) -> int:
+    """Serve until a signal and return the exit code; raises StartupError before anything listens."""
+    model = read_served_model(config)
+    device = build_device(config, model)
+    log.info("settings: %s", " ".join(f"{name}={value}" for name, value in config.flags().items()))
+    log.info("device: %s", " ".join(f"{name}={value}" for name, value in device.describe().items()))
+    # A short turn keeps the event loop's latency low while the engine thread runs Python between its device calls.
+    sys.setswitchinterval(0.0005)
+    server = Server(config, model, device, open_channels(config.max_queued_requests), open_stats(), int(time.time()))
+    try:
+        return trio.run(_serve_until_signalled, server, strict_exception_groups=True)
+    except BaseExceptionGroup as group:
+        cause = first_cause(group)
+        if isinstance(cause, StartupError):
+            raise cause from None
+        log.error("the server failed: %s", cause, exc_info=None if isinstance(cause, TrnrtError) else group)
+        return 1
+    finally:
+        device.close()
+
+
+async def _serve_until_signalled(server: Server) -> int:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            outcome = _Outcome()
+            nursery.start_soon(_watch_signals, signals, server, nursery, outcome)
+            await serve(server)
+            nursery.cancel_scope.cancel()
+        return outcome.exit_code
+
+
+@define(eq=False)
+class _Outcome:
+    exit_code: int = 0
+
+
+async def _watch_signals(signals: AsyncIterator[int], server: Server, nursery: trio.Nursery, outcome: _Outcome) -> None:
+    """Drain at the first signal, cancel everything at the second."""
+    async for number in signals:
+        if server.phase == "draining":
+            log.warning("%s again: stopping at once", signal.Signals(number).name)
+            outcome.exit_code = 130
+            nursery.cancel_scope.cancel()
+            return
+        log.info("%s: draining for at most %g s", signal.Signals(number).name, server.config.drain_timeout)
+        nursery.start_soon(drain, server)
+
+
+async def drain(server: Server) -> None:
+    """Refuse what is new, let what was accepted finish within --drain-timeout, then shut the HTTP server."""
+    server.phase = "draining"
+    server.channels.admission.close()
+    server.channels.scheduler_send.send_nowait(Drain())
+    with trio.move_on_after(server.config.drain_timeout):
+        await server.drained.wait()
+    server.http_shutdown.set()
+
+
+async def serve(
+    server: Server,
+    *,
+    runner: Callable[[Device], Runner] = ThreadRunner,
+    task_status: "trio.TaskStatus[Server]" = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Start every stage and then the HTTP server; returns after a drain, raises when a stage fails."""
+    settings = ingress_settings(server.config)
+    prompts_send, prompts_receive = trio.open_memory_channel[Render](PROMPT_QUEUE)
+    with listen(settings) as listener:
+        async with trio.open_nursery() as stages_nursery:
+            await _start_stages(server, stages_nursery, runner(server.device), prompts_receive)
+            services = Services(LocalEngine(server.channels), prompts_send, server.model.settings)
+            server.serving = Serving(services, settings)
+            app = create_app(all_dialects(), server.serving, _info(server))
+            async with trio.open_nursery() as front:
+                http = partial(serve_http, shutdown=server.http_shutdown, listener=listener)
+                server.phase = "ready"
+                server.port = await front.start(linked(http, "ingress", server.http_shutdown.is_set), app, settings)
+                # What lives now lives for ever: the collector need not look at it again.
+                gc.freeze()
+                log.info("listening on http://%s:%d", _bracketed(settings.host), server.port)
+                task_status.started(server)
+            stages_nursery.cancel_scope.cancel()
+
+
+async def _start_stages(
+    server: Server, nursery: trio.Nursery, runner: Runner, prompts: "trio.MemoryReceiveChannel[Render]"
+) -> None:
+    channels, model = server.channels, server.model
+    tokenizer = str(model.tokenizer_folder)
+    parsers = model.settings
+
+    def may_end() -> bool:
+        return server.phase == "draining"
+
+    await nursery.start(contained(run_stats, "stats"), server.stats)
+    await nursery.start(
+        linked(run_detokenizer, "detokenizer", may_end),
+        DetokenizerSettings(tokenizer, parsers.reasoning_parser, parsers.tool_call_parser),
+        channels.tokens_receive,
+        channels.scheduler_send.send_nowait,
+    )
+    await nursery.start(linked(run_executor, "executor", may_end), runner, channels)
+    server.core = await nursery.start(linked(_run_scheduler, "scheduler", may_end), server)
+    await nursery.start(
+        linked(run_prompt_stage, "prompt", may_end), PromptSettings(tokenizer, model.card.template), prompts
+    )
+
+
+async def _run_scheduler(server: Server, *, task_status: "trio.TaskStatus[SchedulerCore]") -> None:
+    config = server.config
+    settings = SchedulerSettings(
+        max_queued_requests=config.max_queued_requests,
+        max_running_requests=config.max_running_requests,
+        chunked_prefill_size_tokens=config.chunked_prefill_size,
+        max_prefill_rows=MAX_PREFILL_ROWS,
+        schedule_policy=config.schedule_policy,
+    )
+    capacity = server.device.capacity
+    await run_scheduler(settings, capacity, server.channels, server.stats.send, task_status=task_status)
+    server.drained.set()
+
+
+def _info(server: Server) -> Info:
+    model, facts = server.model, server.device.describe()
+    return Info(
+        model=model.settings,
+        tokenizer_path=str(model.tokenizer_folder) if server.config.tokenizer_path else model.settings.model_path,
+        version=package_version(),
+        started_s=server.started_s,
+        readiness=lambda: server.phase,
+        load=server.load,
+        server_args=lambda: {**server.config.flags(), "graphs": server.device.describe()},
+        max_running_requests=server.config.max_running_requests,
+        device=DeviceFacts(
+            accelerator=str(facts.get("device", "cpu")),
+            weight_bytes=int(str(facts.get("weight_bytes", 0))),
+            cache_bytes=int(str(facts.get("state_bytes", 0))),
+        ),
+        gen_throughput=lambda: server.stats.snapshot(trio.current_time()).completion_tokens_per_s,
+    )
+
+
+def package_version() -> str:
+    """Return the installed package's version, or "unknown" in a bare checkout."""
+    try:
+        return version("trnrt")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def ingress_settings(config: Config) -> IngressSettings:
+    """Return what ingress needs of the settings; the drain is the scheduler's, HTTP only delivers its last frames."""
+    return IngressSettings(
+        host=config.host,
+        port=config.port,
+        max_request_bytes=config.max_request_bytes,
+        keep_alive_timeout_s=config.keep_alive_timeout,
+        write_timeout_s=config.write_timeout,
+        body_timeout_s=config.body_timeout,
+        drain_timeout_s=LAST_FRAMES_S,
+        sse_ping_s=config.sse_ping,
+        request_timeout_s=config.request_timeout,
+    )
+
+
+def all_dialects() -> list[Dialect]:
+    """Return the DIALECT of every file of stages/ingress/dialects that has one."""
+    modules = [
+        importlib.import_module(f"{dialects.__name__}.{m.name}") for m in pkgutil.iter_modules(dialects.__path__)
+    ]
+    return [module.DIALECT for module in modules if hasattr(module, "DIALECT")]
