@@ -51,6 +51,7 @@ class Choice:
         self.key = submit.key
         self.mailbox = submit.mailbox
         self.ended = False
+        # Ended here by a stop string, while the scheduler still runs it.
         self.stopped = False
         self._vocabulary = decoding.vocabulary
         self._hidden = decoding.vocabulary.special if form.skip_special_tokens else frozenset()
@@ -101,7 +102,7 @@ class Choice:
         if finish is None:
             return events
         self.ended = True
-        self.stopped = self._matched is not None
+        self.stopped = self._matched is not None and row.finish is None
         return (*events, Ended(self.key.choice, finish, usage))
 
     def _take_ids(self, row: TokensRow) -> int:
