@@ -74,7 +74,7 @@ class Choice:
         )
         self._matched: str | None = None
         self._utf8 = Utf8()
-        self._reasoning_held = ""
+        self._reasoning_held: list[str] = []
         self._clear()
 
     def take(self, row: TokensRow) -> tuple[Event, ...]:
@@ -150,13 +150,13 @@ class Choice:
 
     def _reason(self, text: str) -> None:
         if self._hold_reasoning:
-            self._reasoning_held += text
+            self._reasoning_held.append(text)
         else:
             self._reasoned += text
 
     def _end_reasoning(self) -> None:
-        self._reasoned += self._reasoning_held + self._utf8.flush()
-        self._reasoning_held = ""
+        self._reasoned += "".join(self._reasoning_held) + self._utf8.flush()
+        self._reasoning_held.clear()
 
     def _flush(self) -> None:
         self._end_reasoning()
