@@ -11,7 +11,7 @@ from attrs import define, field
 from stages.errors import Draining, EngineFailure, InvalidRequest, QueueFull
 from stages.ingress.dialect import Call, Collected, Dialect, Encoder, Parsed, Route
 from stages.ingress.error_bodies import message_of, openai_error
-from stages.messages import Ask, Delta, Ended, Event, Finish, Limits, Prompt, Render, Sampling, Submit, Usage
+from stages.messages import Ask, Chat, Delta, Ended, Event, Finish, Limits, Prompt, Render, Sampling, Submit, Usage
 from stages.request import Services
 from stages.settings import ModelSettings
 
@@ -98,13 +98,15 @@ async def fake_prompt_stage(renders: "trio.MemoryReceiveChannel[Render]", delay_
     """Answer every Render, text with one id a character; "unrenderable" is refused."""
     async for render in renders:
         await trio.sleep(delay_s)
-        prompt = render.prompt
-        if prompt == "unrenderable":
-            render.reply.send_nowait(InvalidRequest("This prompt cannot be rendered.", "prompt"))
-        elif isinstance(prompt, tuple):
-            render.reply.send_nowait(Prompt(prompt, in_reasoning=False))
-        else:
-            render.reply.send_nowait(Prompt(tuple(ord(letter) % 512 for letter in str(prompt)), in_reasoning=False))
+        with suppress(trio.BrokenResourceError):  # its request has gone
+            render.reply.send_nowait(_fake_prompt(render.prompt))
+
+
+def _fake_prompt(prompt: Chat | str | tuple[int, ...]) -> Prompt | Exception:
+    if prompt == "unrenderable":
+        return InvalidRequest("This prompt cannot be rendered.", "prompt")
+    ids = prompt if isinstance(prompt, tuple) else tuple(ord(letter) % 512 for letter in str(prompt))
+    return Prompt(ids, in_reasoning=False)
 
 
 @define(eq=False)

@@ -51,6 +51,7 @@ class Choice:
         self.key = submit.key
         self.mailbox = submit.mailbox
         self.ended = False
+        # Ended here by a stop string, while the scheduler still runs it.
         self.stopped = False
         self._vocabulary = decoding.vocabulary
         self._hidden = decoding.vocabulary.special if form.skip_special_tokens else frozenset()
@@ -73,7 +74,7 @@ class Choice:
         )
         self._matched: str | None = None
         self._utf8 = Utf8()
-        self._reasoning_held = ""
+        self._reasoning_held: list[str] = []
         self._clear()
 
     def take(self, row: TokensRow) -> tuple[Event, ...]:
@@ -101,7 +102,7 @@ class Choice:
         if finish is None:
             return events
         self.ended = True
-        self.stopped = self._matched is not None
+        self.stopped = self._matched is not None and row.finish is None
         return (*events, Ended(self.key.choice, finish, usage))
 
     def _take_ids(self, row: TokensRow) -> int:
@@ -149,13 +150,13 @@ class Choice:
 
     def _reason(self, text: str) -> None:
         if self._hold_reasoning:
-            self._reasoning_held += text
+            self._reasoning_held.append(text)
         else:
             self._reasoned += text
 
     def _end_reasoning(self) -> None:
-        self._reasoned += self._reasoning_held + self._utf8.flush()
-        self._reasoning_held = ""
+        self._reasoned += "".join(self._reasoning_held) + self._utf8.flush()
+        self._reasoning_held.clear()
 
     def _flush(self) -> None:
         self._end_reasoning()

@@ -8,6 +8,7 @@ whatever way the choice ends, so nothing is left behind by a cancelled choice, a
 string ended one find it ended.
 """
 
+import contextlib
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
@@ -84,10 +85,15 @@ class Detokenizer:
             self._cut_off(choice)
             return
         if choice.stopped:
-            self.cancel(Cancel(choice.key.request_id, choice.key.choice))
+            self._cancel(Cancel(choice.key.request_id, choice.key.choice))
 
     def _cut_off(self, choice: Choice) -> None:
         """Drop a request whose reader has gone or fell too far behind: its other choices share the same mailbox."""
         choice.ended = True
         choice.mailbox.close()
-        self.cancel(Cancel(choice.key.request_id))
+        self._cancel(Cancel(choice.key.request_id))
+
+    def _cancel(self, order: Cancel) -> None:
+        """Post a Cancel; in a drain the scheduler ends first, and then there is nothing left to free."""
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            self.cancel(order)

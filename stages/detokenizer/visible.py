@@ -13,26 +13,29 @@ from stages.detokenizer.utf8 import Utf8
 class Blanks:
     """Holds trailing whitespace until something follows it: before a tool call, or alone after one, it is no text."""
 
-    _held: str = field(default="", init=False)
+    _held: list[str] = field(factory=list, init=False)
     _after_call: bool = field(default=False, init=False)
 
     def push(self, text: str) -> str:
         """Return the text up to its trailing whitespace, what was held first."""
-        text = self._held + text
         shown = text.rstrip()
-        self._held = text[len(shown) :]
-        if shown:
-            self._after_call = False
-        return shown
+        if not shown:
+            self._held.append(text)
+            return ""
+        released = "".join(self._held) + shown
+        self._held = [text[len(shown) :]]
+        self._after_call = False
+        return released
 
     def begin_call(self) -> None:
         """Forget the whitespace in front of a call."""
-        self._held = ""
+        self._held.clear()
         self._after_call = True
 
     def flush(self) -> str:
         """Return the whitespace that ends the text, unless all there is since a call is whitespace."""
-        held, self._held = self._held, ""
+        held = "".join(self._held)
+        self._held.clear()
         return "" if self._after_call else held
 
 

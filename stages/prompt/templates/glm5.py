@@ -105,7 +105,7 @@ def _continued(chat: Chat) -> tuple[Segment, ...] | None:
         return None
     if message.get("tool_calls"):
         raise InvalidRequest(
-            "A message with tool_calls is complete and cannot be continued.", f"messages[{index}].tool_calls"
+            "A message with tool_calls is complete and cannot be continued.", f"messages.{index}.tool_calls"
         )
     reasoning, content = _reasoning(message, _text(message, index))
     if content.strip():
@@ -126,7 +126,7 @@ def _reasoning(message: Message, content: str) -> tuple[str, str]:
 
 def _calls(message: Message, index: int) -> Iterator[Segment]:
     for number, call in enumerate(message.get("tool_calls") or ()):
-        where = f"messages[{index}].tool_calls[{number}]"
+        where = f"messages.{index}.tool_calls.{number}"
         name, arguments = call.get("name"), call.get("arguments")
         if not isinstance(name, str):
             raise InvalidRequest("A tool call needs a name.", f"{where}.name")
@@ -173,7 +173,7 @@ def _role(message: Message, index: int) -> str:
     if role == "developer":
         return "system"
     if role not in ("system", "user", "assistant", "tool"):
-        raise InvalidRequest(f"Unknown message role {role!r}.", f"messages[{index}].role")
+        raise InvalidRequest(f"Unknown message role {role!r}.", f"messages.{index}.role")
     return str(role)
 
 
@@ -182,7 +182,7 @@ def _text(message: Message, index: int) -> str:
     if content is None:
         return ""
     if not isinstance(content, str):
-        raise InvalidRequest("The content of a message must be text.", f"messages[{index}].content")
+        raise InvalidRequest("The content of a message must be text.", f"messages.{index}.content")
     return content
 
 

@@ -141,6 +141,13 @@ def test_reasoning_that_is_not_streamed_comes_in_one_piece_at_its_end() -> None:
     assert pieces == ["a b c"]
 
 
+def test_an_end_inside_reasoning_gives_all_that_was_held() -> None:
+    result = one("a b", form=evolve(PARSED, stream_reasoning=False), in_reasoning=True)
+    assert result.reasoning == "a b"
+    lead = vocabulary().pieces.index("é".encode()[:1])
+    assert run(submit(PARSED, in_reasoning=True), [(lead,)]).reasoning == "\ufffd"
+
+
 def test_an_unfinished_character_does_not_reach_over_the_end_of_reasoning() -> None:
     lead, trail = (vocabulary().pieces.index(bytes([byte])) for byte in "é".encode())
     result = run(submit(PARSED, in_reasoning=True), singly((lead, tag("</think>"), trail)))
@@ -323,6 +330,12 @@ def test_logprobs_carry_exact_bytes_and_the_asked_number_of_alternatives() -> No
 def test_logprobs_come_only_when_asked_for() -> None:
     assert run(submit(), [ids("a b")]).logprobs == ()
     assert all(entry.top == () for entry in run(submit(logprobs=True), [ids("a b")]).logprobs)
+
+
+def test_logprobs_end_with_the_stop_string_in_the_middle_of_a_step() -> None:
+    result = run(submit(logprobs=True, stop=("b",)), [ids("a.b.c")])
+    assert [entry.token_bytes for entry in result.logprobs] == [b"a", b".", b"b"]
+    assert result.token_ids == ids("a.b")
 
 
 def test_a_choice_that_ends_without_a_token_gives_what_was_held_and_its_end() -> None:

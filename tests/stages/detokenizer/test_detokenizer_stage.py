@@ -80,6 +80,26 @@ def test_rows_after_a_stop_string_are_ignored() -> None:
     assert cancels == [Cancel("r", 0)]
 
 
+def test_a_stop_string_in_a_choices_last_step_cancels_nothing() -> None:
+    stage, cancels = detokenizer()
+    mailbox, events = open_mailbox(10, 1)
+    stage.deliver(Tokens((row(submit(mailbox=mailbox, stop=("b",)), "ab", LENGTH),)))
+    assert joined(drained(events)).finish == Finish("stop", matched="b")
+    assert cancels == []
+
+
+def test_a_scheduler_that_has_gone_is_not_missed() -> None:
+    orders_send, orders = trio.open_memory_channel[Cancel](10)
+    orders.close()
+    stage = Detokenizer(decoding(), orders_send.send_nowait)
+    mailbox, events = open_mailbox(10, 1)
+    gone_mailbox, gone = open_mailbox(10, 1)
+    gone.close()
+    stopped, unread = submit(mailbox=mailbox, stop=("b",)), submit(mailbox=gone_mailbox)
+    stage.deliver(Tokens((row(stopped, "b"), row(unread, "a"))))
+    assert joined(drained(events)).finish == Finish("stop", matched="b")
+
+
 def test_an_end_that_is_the_schedulers_own_cancels_nothing() -> None:
     stage, cancels = detokenizer()
     mailbox, events = open_mailbox(10, 1)

@@ -178,11 +178,11 @@ def test_only_an_assistant_message_is_continued() -> None:
 @pytest.mark.parametrize(
     ("chat", "param"),
     [
-        (Chat(({"role": "narrator", "content": ""},)), "messages[0].role"),
-        (Chat((user("a"), {"role": "user", "content": [1]})), "messages[1].content"),
-        (Chat((assistant("", tool_calls=[{"name": "f", "arguments": "{}"}]),)), "messages[0].tool_calls[0].arguments"),
-        (Chat((assistant("", tool_calls=[{"arguments": {}}]),)), "messages[0].tool_calls[0].name"),
-        (Chat((assistant("a", tool_calls=calls("1")),), (), {}, True), "messages[0].tool_calls"),
+        (Chat(({"role": "narrator", "content": ""},)), "messages.0.role"),
+        (Chat((user("a"), {"role": "user", "content": [1]})), "messages.1.content"),
+        (Chat((assistant("", tool_calls=[{"name": "f", "arguments": "{}"}]),)), "messages.0.tool_calls.0.arguments"),
+        (Chat((assistant("", tool_calls=[{"arguments": {}}]),)), "messages.0.tool_calls.0.name"),
+        (Chat((assistant("a", tool_calls=calls("1")),), (), {}, True), "messages.0.tool_calls"),
     ],
 )
 def test_what_cannot_be_rendered_is_named(chat: Chat, param: str) -> None:

@@ -10,7 +10,9 @@ import trio
 from stages.errors import CheckpointError, ConfigError, EngineFailure, InvalidRequest
 from stages.messages import Chat, Prompt, Render, Tool
 from stages.prompt import stage
+from stages.prompt.segments import as_text
 from stages.prompt.stage import Prompter, open_prompter, run_prompt_stage
+from stages.prompt.templates.glm5 import render
 from stages.settings import PromptSettings
 from tests.small_tokenizer import ids, small_tokenizer, tag, write_small_tokenizer
 
@@ -51,6 +53,20 @@ async def test_text_chat_and_ids_become_prompts(settings: PromptSettings) -> Non
     decoded = small_tokenizer().decode(list(rendered.token_ids), skip_special_tokens=False)
     assert decoded == "[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>Hi <|user|><|assistant|><think>"
     assert given == Prompt((1, 2), in_reasoning=False)
+
+
+async def test_a_chat_without_written_tags_has_the_ids_of_its_text(settings: PromptSettings) -> None:
+    call = {"id": "1", "name": "f", "arguments": {"city": "Paris", "n": 3}}
+    turns = (
+        {"role": "system", "content": "Be terse. "},
+        {"role": "user", "content": " 你好\n\n"},
+        {"role": "assistant", "content": "hm", "reasoning_content": " why? ", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "18C, clear"},
+    )
+    rendered = Chat(turns, (Tool("f", {"name": "f", "description": "d"}),))
+    (answer,) = await answers(settings, rendered)
+    assert isinstance(answer, Prompt)
+    assert answer.token_ids == ids(as_text(render(rendered)))
 
 
 @pytest.mark.parametrize(
