@@ -5,7 +5,8 @@ import time
 
 from stages.errors import StartupError
 from trnrt.config import Config
-from trnrt.device import build_device, cache_dir
+from trnrt.device import build_device
+from trnrt.resolve import resolve
 from trnrt.served import read_served_model
 
 log = logging.getLogger("trnrt")
@@ -16,12 +17,14 @@ def compile_all(config: Config) -> int:
     if config.device_mode == "eager":
         raise StartupError("--device-mode eager compiles nothing")
     began_s = time.monotonic()
-    device = build_device(config, read_served_model(config), "compiled")
+    model = read_served_model(config)
+    config = resolve(config, model)
+    device = build_device(config, model, "compiled")
     try:
         device.wait()
         facts = device.describe()
     finally:
         device.close()
     ready, total = facts["graphs_ready"], facts["graphs_total"]
-    log.info("%s of %s graphs in %s after %.1f s", ready, total, cache_dir(config), time.monotonic() - began_s)
+    log.info("%s of %s graphs in %s after %.1f s", ready, total, config.compile_cache_dir, time.monotonic() - began_s)
     return 0 if ready == total and total else 1

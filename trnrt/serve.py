@@ -51,6 +51,7 @@ from stages.settings import DetokenizerSettings, IngressSettings, PromptSettings
 from stages.stats.stage import Stats, open_stats, run_stats
 from trnrt.config import Config
 from trnrt.device import build_device
+from trnrt.resolve import resolve
 from trnrt.served import ServedModel, read_served_model
 from trnrt.shapes import MAX_PREFILL_ROWS
 from trnrt.supervise import contained, first_cause, linked
@@ -87,6 +88,7 @@ class Server:
 def run_server(config: Config) -> int:
     """Serve until a signal and return the exit code; raises StartupError before anything listens."""
     model = read_served_model(config)
+    config = resolve(config, model)
     device = build_device(config, model)
     log.info("settings: %s", " ".join(f"{name}={value}" for name, value in config.flags().items()))
     log.info("device: %s", " ".join(f"{name}={value}" for name, value in device.describe().items()))
@@ -210,7 +212,7 @@ def _info(server: Server) -> Info:
     model, facts = server.model, server.device.describe()
     return Info(
         model=model.settings,
-        tokenizer_path=str(model.tokenizer_folder) if server.config.tokenizer_path else model.settings.model_path,
+        tokenizer_path=str(server.config.tokenizer_path),
         version=package_version(),
         started_s=server.started_s,
         readiness=lambda: server.phase,

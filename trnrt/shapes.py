@@ -3,22 +3,18 @@
 import math
 
 from graphs.keys import Buckets, doubling
-from graphs.settings import DType, GraphSettings
+from graphs.settings import GraphSettings
 from stages.settings import ModelSettings
 from trnrt.config import Config
 
 PAGE_SIZE_TOKENS = 64
-SMALLEST_POOL_TOKENS = 65_536
-LARGEST_DEFAULT_POOL_TOKENS = 262_144
 MAX_PREFILL_ROWS = 4
 
 
-def graph_settings(config: Config, model: ModelSettings, dtype: DType) -> GraphSettings:
-    """Return the shapes for `config` on `model`: doubling buckets, or a single one of each with --deterministic."""
-    pool_tokens = config.max_total_tokens or max(
-        SMALLEST_POOL_TOKENS, min(model.context_length_tokens, LARGEST_DEFAULT_POOL_TOKENS)
-    )
-    num_pages = pool_tokens // PAGE_SIZE_TOKENS
+def graph_settings(config: Config, model: ModelSettings) -> GraphSettings:
+    """Return the shapes of a resolved config: doubling buckets, or a single one of each with --deterministic."""
+    assert config.max_total_tokens is not None, "trnrt.resolve has not run"
+    num_pages = config.max_total_tokens // PAGE_SIZE_TOKENS
     row_pages = min(math.ceil(model.context_length_tokens / PAGE_SIZE_TOKENS), num_pages)
     rows = config.max_running_requests
     chunk = config.chunked_prefill_size
@@ -36,5 +32,5 @@ def graph_settings(config: Config, model: ModelSettings, dtype: DType) -> GraphS
         num_slots=rows + 1,
         num_pages=num_pages + 1,
         page_size_tokens=PAGE_SIZE_TOKENS,
-        dtype=dtype,
+        dtype="float32" if config.dtype == "float32" else "bfloat16",
     )

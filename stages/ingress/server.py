@@ -73,6 +73,7 @@ def http_config(settings: IngressSettings) -> HardenedConfig:
     config.backlog = BACKLOG
     config.accesslog = None
     config.errorlog = logging.getLogger("trnrt.ingress.hypercorn")
+    config.loglevel = "WARNING"  # its line with the address is ours to write
     config.include_server_header = False
     config.keep_alive_timeout = settings.keep_alive_timeout_s
     config.keep_alive_max_requests = sys.maxsize

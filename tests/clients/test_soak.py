@@ -28,7 +28,7 @@ def small_server() -> Server:
     """A server whose device is instant and whose cache is so small that choices are retracted all the time."""
     config = Config(port=0, max_running_requests=8, max_total_tokens=1024, context_length=512, max_queued_requests=64)
     model = read_served_model(config)
-    shapes = graph_settings(config, model.settings, "float32")
+    shapes = graph_settings(config, model.settings)
     capacity = Capacity(
         num_pages=shapes.num_pages,
         page_size_tokens=shapes.page_size_tokens,

@@ -1,0 +1,116 @@
+"""What a checkpoint folder says of itself, and the one line that comes of a folder that is not whole."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.errors import CheckpointError, ConfigError
+from trnrt.config import Config
+from trnrt.resolve import resolve
+from trnrt.served import DEMO_FILES, read_served_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the shipped model's folder that a test may damage."""
+    for file in DEMO_FILES.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def test_the_shipped_model_is_served_without_flags() -> None:
+    model = read_served_model(Config())
+
+    assert model.settings.served_model_name == "glm-5.3-flash-demo"
+    assert len(model.settings.eos_token_ids) == 3
+    assert (model.settings.reasoning_parser, model.settings.tool_call_parser) == ("glm45", "glm47")
+
+
+def test_nothing_is_left_to_decide_after_resolving() -> None:
+    model = read_served_model(Config())
+
+    config = resolve(Config(), model)
+
+    open_still = [name for name, value in config.flags().items() if value is None or value == "auto"]
+    assert open_still == ["config", "request_timeout", "device_mode"]
+
+
+def test_parsers_can_be_turned_off() -> None:
+    settings = read_served_model(Config(reasoning_parser="none", tool_call_parser="none")).settings
+
+    assert (settings.reasoning_parser, settings.tool_call_parser) == (None, None)
+
+
+def test_openai_sampling_defaults_replace_the_models() -> None:
+    sampling = read_served_model(Config(sampling_defaults="openai")).settings.default_sampling
+
+    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+
+    with pytest.raises(CheckpointError, match=name):
+        read_served_model(Config(model_path=str(folder)))
+
+
+@pytest.mark.parametrize("key", ["model_type", "vocab_size", "max_position_embeddings"])
+def test_a_missing_key_is_named(folder: Path, key: str) -> None:
+    raw = json.loads((folder / "config.json").read_text())
+    (raw if key in raw else raw["text_config"]).pop(key)
+    (folder / "config.json").write_text(json.dumps(raw))
+
+    with pytest.raises(CheckpointError, match=key):
+        read_served_model(Config(model_path=str(folder)))
+
+
+def test_an_architecture_that_is_not_served_is_named(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+
+    with pytest.raises(CheckpointError, match="llama"):
+        read_served_model(Config(model_path=str(folder)))
+
+
+def test_a_folder_that_is_not_there_and_a_context_too_long_name_their_flags(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="--model-path"):
+        read_served_model(Config(model_path=str(folder / "nothing")))
+    with pytest.raises(ConfigError, match="--context-length"):
+        read_served_model(Config(context_length=1 << 30))
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("config.json", Path.unlink),
+        ("config.json", truncate),
+        ("tokenizer.json", Path.unlink),
+        ("tokenizer.json", truncate),
+        ("generation_config.json", truncate),
+        ("model.safetensors", Path.unlink),
+        ("model.safetensors", truncate),
+    ],
+)
+def test_a_damaged_folder_ends_the_start_with_one_line_and_exit_2(folder: Path, name: str, damage: object) -> None:
+    damage(folder / name)
+
+    run = subprocess.run(
+        [sys.executable, "-m", "trnrt", "--port", "0", "--device-mode", "eager", "--model-path", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    said = [line for line in run.stderr.splitlines() if line.startswith("trnrt: ")]
+    assert run.returncode == 2
+    assert len(said) == 1
+    assert name.split(".")[0] in said[0]
+    assert "Traceback" not in run.stderr
+    assert "listening" not in run.stderr

@@ -1,0 +1,42 @@
+"""Fills what the flags left open from the model and the machine, giving the Config that is logged and served by."""
+
+import os
+
+import attrs
+
+from graphs.settings import DType
+from trnrt.config import Config, home_cache_dir
+from trnrt.served import ServedModel, read_json
+
+SMALLEST_POOL_TOKENS = 65_536
+LARGEST_DEFAULT_POOL_TOKENS = 262_144
+
+
+def resolve(config: Config, model: ServedModel) -> Config:
+    """Return `config` with nothing left to decide but what may really be absent."""
+    settings = model.settings
+    context = settings.context_length_tokens
+    return attrs.evolve(
+        config,
+        model_path=settings.model_path,
+        tokenizer_path=config.tokenizer_path or settings.model_path,
+        served_model_name=settings.served_model_name,
+        context_length=context,
+        dtype=_dtype(config, model),
+        reasoning_parser=settings.reasoning_parser,
+        tool_call_parser=settings.tool_call_parser,
+        max_total_tokens=config.max_total_tokens
+        or max(SMALLEST_POOL_TOKENS, min(context, LARGEST_DEFAULT_POOL_TOKENS)),
+        device_threads=config.device_threads or max(1, (os.cpu_count() or 1) - 1),
+        compile_cache_dir=config.compile_cache_dir or str(home_cache_dir()),
+    )
+
+
+def _dtype(config: Config, model: ServedModel) -> DType:
+    """Return the type asked for, else float32 for a float32 checkpoint, else bfloat16."""
+    if config.dtype != "auto":
+        return config.dtype
+    raw = read_json(model.folder / "config.json")
+    text = raw.get("text_config", raw)
+    stored = {str(table.get(key)) for table in (raw, text) for key in ("dtype", "torch_dtype")}
+    return "float32" if "float32" in stored and "bfloat16" not in stored else "bfloat16"
