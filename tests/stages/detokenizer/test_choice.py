@@ -141,6 +141,10 @@ def test_reasoning_that_is_not_streamed_comes_in_one_piece_at_its_end() -> None:
     assert pieces == ["a b c"]
 
 
+def test_reasoning_that_is_not_streamed_comes_once() -> None:
+    assert one("a</think>b<think>c", form=evolve(PARSED, stream_reasoning=False), in_reasoning=True).reasoning == "ac"
+
+
 def test_an_end_inside_reasoning_gives_all_that_was_held() -> None:
     result = one("a b", form=evolve(PARSED, stream_reasoning=False), in_reasoning=True)
     assert result.reasoning == "a b"
