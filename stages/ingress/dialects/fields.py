@@ -19,6 +19,8 @@ Unsigned = NewType("Unsigned", int)
 T = TypeVar("T")
 Hook = Callable[[Any, Any], Any]
 
+# Above what ingress lets a body nest, far below what the interpreter's stack bears.
+MAX_DEPTH = 160
 INT64_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 _WORDS = {
@@ -78,14 +80,16 @@ def clean(text: str) -> str:
     return text
 
 
-def clean_json(value: Any) -> Any:
-    """Return a JSON value with every string in it, keys too, cleaned."""
+def clean_json(value: Any, depth: int = 0) -> Any:
+    """Return a JSON value with every string in it, keys too, cleaned; raises RecursionError beyond MAX_DEPTH."""
     if isinstance(value, str):
         return clean(value)
+    if depth > MAX_DEPTH:
+        raise RecursionError
     if isinstance(value, list):
-        return [clean_json(item) for item in value]
+        return [clean_json(item, depth + 1) for item in value]
     if isinstance(value, dict):
-        return {clean(key): clean_json(item) for key, item in value.items()}
+        return {clean(key): clean_json(item, depth + 1) for key, item in value.items()}
     return value
 
 

@@ -129,13 +129,12 @@ def _arguments(text: str, path: str) -> dict[str, Any]:
     if not text.strip():
         return {}
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = clean_json(json.loads(text, parse_constant=_refuse_constant))
     except (ValueError, RecursionError):
         raise _bad_arguments(path, "must be valid JSON.") from None
     if not isinstance(value, dict):
         raise _bad_arguments(path, "must be a JSON object.")
-    cleaned: dict[str, Any] = clean_json(value)
-    return cleaned
+    return value
 
 
 def _refuse_constant(name: str) -> NoReturn:

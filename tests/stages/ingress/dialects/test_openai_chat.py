@@ -350,7 +350,7 @@ def test_tools_without_a_parser_are_refused_unless_the_choice_is_none() -> None:
                 [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}],
                 "messages.0.tool_calls.0.function.arguments",
             )
-            for arguments in ("{", "[]", "NaN", '{"a": NaN}', "[" * 10**5, 5)
+            for arguments in ("{", "[]", "NaN", '{"a": NaN}', "[" * 10**5, '{"a":' * 200 + "1" + "}" * 200, 5)
         ),
     ],
 )
