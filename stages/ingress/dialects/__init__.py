@@ -1,4 +1,4 @@
-"""Dialects, one file each: JSON to neutral messages and back; core. A module with a DIALECT is one, others are shared."""
+"""Dialects, one file each: JSON to neutral messages and back; core. A module without a DIALECT is shared by others."""
 
 from importlib import import_module
 from pkgutil import iter_modules
