@@ -131,11 +131,10 @@ class HardenedTCPServer(TCPServer):
             await trio.lowlevel.checkpoint()
 
     async def _drop(self) -> None:
-        """Close at once and tell the handler by its cancellation."""
+        """Close at once; the reader, ended by it, tells the handler by its cancellation."""
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(self.stream)
-            self._reading.cancel()
-            await self.protocol.handle(Closed())
+        self._reading.cancel()
         await trio.lowlevel.checkpoint()
 
     async def _read_data(self) -> None:

@@ -27,7 +27,7 @@ from stages.ingress.dialects.openai_tools import check_tool_choice, read_tools
 from stages.messages import Ask, Chat, TextForm, Tool
 from stages.settings import ModelSettings
 
-_NOT_SERVED: Mapping[str, tuple[object, ...]] = {
+NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "functions": ([],),
     "function_call": (),
     "audio": (),
@@ -107,7 +107,7 @@ def _refuse(raw: Mapping[str, Any], body: ChatBody) -> None:
     if raw.get("chat_template") is not None:
         text = "Request-supplied chat_template is not allowed."
         raise invalid("chat_template", text, "unsupported_parameter")
-    refuse_unserved(raw, _NOT_SERVED)
+    refuse_unserved(raw, NOT_SERVED)
     if body.response_format is not None and (kind := body.response_format.get("type")) != "text":
         if kind not in ("json_object", "json_schema", "structural_tag"):
             raise invalid("response_format.type", "response_format.type must be text, json_object or json_schema.")

@@ -72,7 +72,7 @@ class CommonBody:
 
 
 # Fields that constrain the output or add to it and are not served: name -> the values that ask for nothing.
-_NOT_SERVED: Mapping[str, tuple[object, ...]] = {
+NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("frequency_penalty", "presence_penalty"), (0,)),
     "repetition_penalty": (1,),
     "length_penalty": (1,),
@@ -132,7 +132,7 @@ def invalid(param: str, message: str, code: str = "invalid_value") -> InvalidReq
 
 def refuse_unserved(body: Mapping[str, Any], more: Mapping[str, tuple[object, ...]] | None = None) -> None:
     """Raise InvalidRequest, code unsupported_parameter, for the first field that asks for what is not served."""
-    for table in (_NOT_SERVED, more or {}):
+    for table in (NOT_SERVED, more or {}):
         for name, value in body.items():
             if value is not None and value not in table.get(name, (value,)):
                 raise invalid(name, f"{name} is not supported by this server.", "unsupported_parameter")

@@ -39,7 +39,7 @@ from stages.settings import ModelSettings
 KIND = "text_completion"
 DEFAULT_MAX_TOKENS = 16
 
-_NOT_SERVED: Mapping[str, tuple[object, ...]] = {
+NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "suffix": ("",),
     "prompt_embeds": (),
     "response_format": ({"type": "text"},),
@@ -61,7 +61,7 @@ class CompletionBody(CommonBody):
 def parse(call: Call, model: ModelSettings) -> Parsed:
     """Return the completions asked for; raises RequestError naming the field."""
     body = read_body(CompletionBody, call.body)
-    refuse_unserved(call.body, _NOT_SERVED)
+    refuse_unserved(call.body, NOT_SERVED)
     options = check_stream_options(body)
     n = check_choices(body.n)
     if body.best_of is not None and body.best_of != n:

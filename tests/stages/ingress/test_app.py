@@ -1,11 +1,13 @@
 """The whole application over real sockets: bodies, errors, headers, info routes, streams."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 import trio
 
-from tests.fakes import counting, silent
+from stages.messages import Delta, Ended, Finish, Submit, Usage
+from tests.fakes import Step, counting, silent
 from tests.stages.ingress.http import ask, connected, eventually, post_bytes, running
 
 HELLO = {"prompts": ["hi"]}
@@ -58,6 +60,19 @@ async def test_a_chunked_body_is_read_whole() -> None:
         await client.send(b'transfer-encoding: chunked\r\n\r\nd\r\n{"prompts": [\r\n2\r\n1]\r\n')
         await client.send(b"1\r\n}\r\n0\r\n\r\n")
         assert (await client.reply()).status == 200
+
+
+async def test_an_event_without_frames_does_not_end_the_chunked_body() -> None:
+    def script(submit: Submit) -> Iterable[Step]:
+        yield 0.005, Delta(0, (1,), "a")
+        yield 0.005, Delta(0, (2,), "")
+        yield 0.005, Delta(0, (3,), "b")
+        yield 0.005, Ended(0, Finish("stop"), Usage(1, 3))
+
+    async with running(script) as server:
+        reply = await ask(server.port, "/text", {**HELLO, "stream": True})
+        assert reply.complete
+        assert reply.body.endswith(b"data: 0/0 a\n\ndata: 0/0 b\n\ndata: 0/0 ended stop\n\ndata: [DONE]\n\n")
 
 
 async def test_headers_and_first_frame_go_out_before_the_first_token() -> None:

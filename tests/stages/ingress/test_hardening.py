@@ -427,10 +427,16 @@ async def test_an_exception_group_in_a_handler_is_one_500() -> None:
 
 
 async def test_a_handler_that_never_waits_does_not_starve_the_others() -> None:
+    turns_of_others = 0
+    turns_seen: list[int] = []
+
     async def busy(wire: Wire) -> None:
         await wire.start(200, SSE_HEADERS)
-        while True:
+        first = turns_of_others
+        for _ in range(64):
             await wire.write(b"data: x\n\n")
+        turns_seen.append(turns_of_others - first)
+        await wire.end()
 
     def extend(app: App) -> None:
         async def answer() -> GenerationResponse:
@@ -438,16 +444,17 @@ async def test_a_handler_that_never_waits_does_not_starve_the_others() -> None:
 
         app.add_url_rule("/busy", "busy", answer, methods=["GET"])
 
-    async with running(silent, extend) as server, connected(server.port) as reader, trio.open_nursery() as nursery:
+    async with running(silent, extend) as server, connected(server.port) as client, trio.open_nursery() as nursery:
 
-        async def read() -> None:
-            while await reader.more():
-                pass
+        async def other() -> None:
+            nonlocal turns_of_others
+            while True:
+                await trio.lowlevel.checkpoint()
+                turns_of_others += 1
 
-        await reader.send(b"GET /busy HTTP/1.1\r\nhost: x\r\n\r\n")
-        nursery.start_soon(read)
-        await trio.sleep(0.05)
-        assert await alive(server.port)
+        nursery.start_soon(other)
+        assert (await client.get("/busy")).body == b"data: x\n\n" * 64
+        assert turns_seen[0] >= 64 // hardening.WRITES_BEFORE_YIELD
         nursery.cancel_scope.cancel()
 
 

@@ -13,6 +13,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from stages.errors import ContextOverflow, Draining, EngineFailure, InvalidRequest, QueueFull, Unavailable
 from stages.ingress.dialect import Call, Collected
+from stages.ingress.dialects import openai_chat, openai_common
 from stages.ingress.dialects.openai_chat import DIALECT
 from stages.messages import Ask, Chat, Ended, Finish, Limits, Sampling, ToolCallDelta, Usage
 from tests.stages.ingress.dialects.kit import (
@@ -221,6 +222,11 @@ def test_a_field_that_constrains_the_output_and_is_not_served_is_refused_by_name
     assert body["error"]["code"] == "unsupported_parameter"
     assert body["error"]["type"] == "invalid_request_error"
     assert name in body["error"]["message"]
+
+
+@pytest.mark.parametrize("name", sorted({*openai_common.NOT_SERVED, *openai_chat.NOT_SERVED}))
+def test_no_name_in_the_tables_of_what_is_not_served_gets_through(name: str) -> None:
+    assert (refusal(DIALECT, {**HELLO, name: {"x": "y"}}).param or "").split(".")[0] == name
 
 
 def test_values_that_ask_for_nothing_pass() -> None:
