@@ -149,3 +149,14 @@ def test_the_last_position_of_a_page_table_decodes_in_both_regimes(model: Model)
     for t in (126, 127):
         logits = server.decode([row], tokens[t : t + 1])[0]
         torch.testing.assert_close(logits, expected[t], atol=2e-5, rtol=0.0)
+
+
+def test_padding_past_the_end_of_the_page_table_writes_nothing_there(model: Model) -> None:
+    prompt = PROMPTS[3][:128]
+    expected = alone(model, prompt)
+    server = Server(model.config, model.weights)
+    row = server.admit(num_pages=2)
+    logits = server.prefill([row], [prompt], width=192)
+    torch.testing.assert_close(logits[0], expected[0], **SAME)
+    row.pages.append(server.free_pages.pop())
+    check_decode(server, [row], [expected])
