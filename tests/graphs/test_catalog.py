@@ -1,4 +1,4 @@
-from graphs.catalog import bodies, body_name, keys, variants
+from graphs.catalog import attention_body, bodies, keys, mlp_body, variants
 from graphs.config import Config
 from graphs.keys import Buckets
 from graphs.packing import Layout
@@ -26,10 +26,14 @@ def test_every_layer_of_every_key_has_a_body_that_covers_its_rows_and_pages() ->
     catalogue = {body.name: body for body in bodies(CONFIG, SETTINGS)}
     for key in keys(SETTINGS):
         for kind in CONFIG.layer_kinds:
-            body = catalogue[body_name(CONFIG, SETTINGS, key.family, kind, key.batch, key.pages)]
-            assert body.kind == kind
-            assert body.rows[0] <= key.batch <= body.rows[1]
-            assert body.pages[0] <= key.pages <= body.pages[1]
+            attention = catalogue[attention_body(CONFIG, SETTINGS, key, kind.attention).name]
+            assert attention.part == kind.attention
+            assert attention.rows[0] <= key.batch <= attention.rows[1]
+            assert attention.pages[0] <= key.pages <= attention.pages[1]
+            mlp = catalogue[mlp_body(CONFIG, key, kind.mlp).name]
+            tokens = key.batch * (64 if key.family == "prefill" else 1)
+            assert mlp.part == kind.mlp
+            assert mlp.rows[0] <= tokens <= mlp.rows[1]
     for name in ("threshold", "draw"):
         assert catalogue[name].rows == (1, 8)
 
@@ -40,16 +44,26 @@ def test_bodies_are_few_and_long_contexts_come_last() -> None:
     found = bodies(CONFIG, GraphSettings(buckets, num_slots=33, num_pages=513))
     regimes = [body.regime for body in found]
     assert regimes == sorted(regimes)
-    assert regimes.count("sparse") == 5
-    assert len(found) == 17
-    assert found[0].family == "decode"
-    ranges = {body.pages for body in found if body.kind and body.kind.attention == "dsa"}
-    assert ranges == {(1, 16), (32, 64)}
+    assert [body.name for body in found] == [
+        "decode-kda",
+        "decode-dsa-dense",
+        "mlp-dense",
+        "mlp-moe-few",
+        "threshold",
+        "draw",
+        "mlp-moe-crowded",
+        "prefill-kda",
+        "prefill-dsa-dense",
+        "decode-dsa-sparse",
+        "prefill-dsa-sparse",
+    ]
+    assert {body.pages for body in found if body.part == "dsa"} == {(1, 16), (32, 64)}
+    assert {body.rows for body in found if body.part == "moe"} == {(1, 2), (4, 256)}
 
 
 def test_a_single_bucket_gives_bodies_of_one_size() -> None:
     fixed = GraphSettings(Buckets((4,), (4,), (64,), (2,)), num_slots=5, num_pages=9)
-    assert {body.rows for body in bodies(CONFIG, fixed)} == {(4, 4)}
+    assert {body.rows for body in bodies(CONFIG, fixed) if body.part not in ("dense", "moe")} == {(4, 4)}
 
 
 def test_packed_weights_read_back_as_they_were() -> None:
