@@ -7,24 +7,30 @@ from torch.export import Dim, ExportedProgram, export
 
 from graphs.catalog import BLOCK_TOKENS, Body
 from graphs.config import Config
-from graphs.layers.mla_dsa import Regime
 from graphs.layers.sampling import draw, greatest_threshold
-from graphs.models.glm5_next import decode_layer, prefill_layer
+from graphs.models.glm5_next import decode_attention, feed_forward_site, prefill_attention
 from graphs.packing import Layout
-from graphs.parameters import fuse_layer, tensor_shapes
+from graphs.parameters import LayerWeights, fuse_layer, tensor_shapes
 from graphs.settings import GraphSettings
-from graphs.state import LayerState, new_state
+from graphs.state import new_state
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-_Dims = dict[int, object] | list[None] | None
+MLP_NAMES = {"mlp_norm", "gate_up", "down", "router", "router_bias", "experts_gate_up", "experts_down"}
 
 
-class LayerBody(torch.nn.Module):
-    """A layer as a body: small inputs, then its packed weights, then its state, which it writes in place."""
+def halves(w: LayerWeights) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the weights of a layer's attention half and of its feed-forward half."""
+    is_mlp = {name: name in MLP_NAMES or name.startswith("hc_ffn") for name in w}
+    return ({name: w[name] for name in w if not is_mlp[name]}, {name: w[name] for name in w if is_mlp[name]})
+
+
+class AttentionBody(torch.nn.Module):
+    """An attention half: small inputs, then its packed weights, then its state, which it writes in place."""
 
     def __init__(self, config: Config, body: Body, layout: Layout, state_names: tuple[str, ...]) -> None:
         super().__init__()
         self.config, self.body, self.layout, self.state_names = config, body, layout, state_names
+        self.kind = next(kind for kind in config.layer_kinds if kind.attention == body.part)
 
     def forward(
         self,
@@ -37,15 +43,24 @@ class LayerBody(torch.nn.Module):
         state: list[Tensor],
     ) -> Tensor:
         """Return the next streams; decode does not read num_valid, KDA does not read page_table."""
-        assert self.body.kind is not None
-        w = self.layout.unpack(buffers)
-        named: LayerState = dict(zip(self.state_names, state, strict=True))
-        regime: Regime = self.body.regime
+        config, kind, regime = self.config, self.kind, self.body.regime
+        w, named = self.layout.unpack(buffers), dict(zip(self.state_names, state, strict=True))
         if self.body.family == "decode":
-            return decode_layer(self.config, self.body.kind, regime, w, named, streams, start, slots, page_table)
-        return prefill_layer(
-            self.config, self.body.kind, regime, w, named, streams, start, num_valid, slots, page_table
-        )
+            return decode_attention(config, kind, regime, w, named, streams, start, slots, page_table)
+        return prefill_attention(config, kind, regime, w, named, streams, start, num_valid, slots, page_table)
+
+
+class MlpBody(torch.nn.Module):
+    """A feed-forward half over tokens [N, 1, n, D] and its packed weights."""
+
+    def __init__(self, config: Config, body: Body, layout: Layout) -> None:
+        super().__init__()
+        self.config, self.layout = config, layout
+        self.kind = next(kind for kind in config.layer_kinds if kind.mlp == body.part)
+
+    def forward(self, streams: Tensor, buffers: list[Tensor]) -> Tensor:
+        """Return the next streams."""
+        return feed_forward_site(self.config, self.kind, self.layout.unpack(buffers), streams)
 
 
 class _Function(torch.nn.Module):
@@ -58,23 +73,22 @@ class _Function(torch.nn.Module):
 
 
 def capture(body: Body, config: Config, settings: GraphSettings) -> ExportedProgram:
-    """Return the captured program of `body`; its inputs in order are those of LayerBody, flattened."""
+    """Return the captured program of `body`; its inputs are those of its module, flattened in order."""
     with FakeTensorMode(), torch.no_grad():
-        if body.kind is None:
+        if body.part in ("threshold", "draw"):
             return _capture_sampling(body, config)
-        return _capture_layer(body, config, settings)
+        if body.part in ("dense", "moe"):
+            return _capture_mlp(body, config, settings)
+        return _capture_attention(body, config, settings)
 
 
-def _capture_layer(body: Body, config: Config, settings: GraphSettings) -> ExportedProgram:
-    assert body.kind is not None
+def _capture_attention(body: Body, config: Config, settings: GraphSettings) -> ExportedProgram:
     dtype = DTYPES[settings.dtype]
-    index = config.layer_kinds.index(body.kind)
-    shapes = tensor_shapes(config)
-    weights = fuse_layer(config, index, lambda name: torch.empty(shapes[name]), dtype)
-    layout = Layout.of(weights)
+    index = next(index for index, kind in enumerate(config.layer_kinds) if kind.attention == body.part)
+    layout = Layout.of(halves(_fake_layer(config, index, dtype))[0])
     pool = new_state(config, settings.num_slots, settings.num_pages, settings.page_size_tokens, dtype).layers[index]
-    rows, rows_dim = _open("rows", body.rows)
-    pages, pages_dim = _open("pages", body.pages)
+    rows, by_row = _open("rows", body.rows)
+    pages, by_page = _open("pages", body.pages)
     tokens = 1 if body.family == "decode" else BLOCK_TOKENS
     row = torch.zeros(rows, dtype=torch.int64)
     inputs = (
@@ -83,22 +97,35 @@ def _capture_layer(body: Body, config: Config, settings: GraphSettings) -> Expor
         row.clone(),
         row.clone(),
         torch.zeros(rows, pages, dtype=torch.int64),
-        [torch.zeros(size, dtype=kind) for size, kind in zip(layout.lengths, layout.dtypes, strict=True)],
+        layout.empty(),
         list(pool.values()),
     )
-    by_row: _Dims = {0: rows_dim} if rows_dim else None
-    table = {axis: dim for axis, dim in enumerate((rows_dim, pages_dim)) if dim}
-    dims = (by_row, by_row, by_row, by_row, table or None, [None] * len(inputs[5]), [None] * len(inputs[6]))
-    return export(LayerBody(config, body, layout, tuple(pool)), inputs, dynamic_shapes=dims, strict=False)
+    table = {axis: dims[0] for axis, dims in enumerate((by_row, by_page)) if dims} or None
+    dims = (by_row, by_row, by_row, by_row, table, [None] * len(inputs[5]), [None] * len(inputs[6]))
+    return export(AttentionBody(config, body, layout, tuple(pool)), inputs, dynamic_shapes=dims, strict=False)
+
+
+def _capture_mlp(body: Body, config: Config, settings: GraphSettings) -> ExportedProgram:
+    dtype = DTYPES[settings.dtype]
+    index = next(index for index, kind in enumerate(config.layer_kinds) if kind.mlp == body.part)
+    layout = Layout.of(halves(_fake_layer(config, index, dtype))[1])
+    tokens, by_token = _open("tokens", body.rows)
+    inputs = (torch.zeros(tokens, 1, config.num_streams, config.hidden_size, dtype=dtype), layout.empty())
+    dims = (by_token, [None] * len(inputs[1]))
+    return export(MlpBody(config, body, layout), inputs, dynamic_shapes=dims, strict=False)
+
+
+def _fake_layer(config: Config, index: int, dtype: torch.dtype) -> LayerWeights:
+    shapes = tensor_shapes(config)
+    return fuse_layer(config, index, lambda name: torch.empty(shapes[name]), dtype)
 
 
 def _capture_sampling(body: Body, config: Config) -> ExportedProgram:
-    rows, rows_dim = _open("rows", body.rows)
-    by_row: _Dims = {0: rows_dim} if rows_dim else None
+    rows, by_row = _open("rows", body.rows)
     wide = torch.zeros(rows, config.vocab_size)
     column, ints = torch.zeros(rows, dtype=torch.float32), torch.zeros(rows, dtype=torch.int64)
     inputs: tuple[Tensor, ...]
-    if body.family == "threshold":
+    if body.part == "threshold":
         inputs = (wide.int(), wide, column.unsqueeze(1))
         function: object = greatest_threshold
     else:
@@ -107,12 +134,12 @@ def _capture_sampling(body: Body, config: Config) -> ExportedProgram:
     return export(_Function(function), inputs, dynamic_shapes=((by_row,) * len(inputs),), strict=False)
 
 
-def _open(name: str, sizes: tuple[int, int]) -> tuple[int, Dim | None]:
-    """Return an example size and the open dimension of a range of sizes; a single size is fixed.
+def _open(name: str, sizes: tuple[int, int]) -> tuple[int, dict[int, Dim] | None]:
+    """Return an example size and the open first dimension of a range of sizes; a single size is fixed.
 
     Export takes 0 and 1 for special, so an open dimension is captured from 2; the result is run with 1 as well.
     """
     if sizes[0] == sizes[1]:
         return sizes[0], None
     low = max(2, sizes[0])
-    return low, Dim(name, min=low, max=max(sizes[1], low + 1))
+    return low, {0: Dim(name, min=low, max=max(sizes[1], low + 1))}

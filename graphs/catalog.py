@@ -1,7 +1,8 @@
 """Settings and variants -> keys (what the scheduler may ask for) and bodies (what is compiled to serve them).
 
-A key is a whole step; a body is one layer kind's share of it, with rows and pages left open, so a handful of bodies
-serves every layer of every key. A prefill of T tokens runs its bodies over blocks of 64.
+A key is a whole step; a body is half a layer of one kind, with rows and pages left open, so a handful of bodies serves
+every layer of every key. The attention halves differ between prefill and decode; in the feed-forward halves tokens do
+not meet, so one serves both. A prefill of T tokens runs its bodies over blocks of 64.
 """
 
 import importlib
@@ -12,7 +13,7 @@ from typing import Literal
 from attrs import evolve, frozen
 
 import graphs.variants
-from graphs.config import Config, LayerKind
+from graphs.config import Config
 from graphs.keys import Family, GraphKey
 from graphs.layers.kda import CHUNK_TOKENS
 from graphs.layers.mla_dsa import Regime, regime_of
@@ -20,17 +21,20 @@ from graphs.settings import GraphSettings
 from graphs.variant import Variant
 
 BLOCK_TOKENS = CHUNK_TOKENS
-BodyFamily = Literal["prefill", "decode", "threshold", "draw"]
+Attention = Literal["kda", "dsa"]
+Mlp = Literal["dense", "moe"]
+Part = Attention | Mlp | Literal["threshold", "draw"]
+_URGENCY = ("decode", "mlp-dense", "mlp-moe-few", "threshold", "draw", "mlp-moe-crowded", "prefill")
 
 
 @frozen
 class Body:
-    """One thing to compile: a layer kind in a family and regime, or a sampling part; rows and pages are ranges."""
+    """One thing to compile: half a layer or a part of sampling, over ranges of rows (of tokens, if mlp) and pages."""
 
     name: str
-    family: BodyFamily
+    part: Part
     rows: tuple[int, int]
-    kind: LayerKind | None = None
+    family: Family = "decode"
     regime: Regime = "dense"
     pages: tuple[int, int] = (1, 1)
 
@@ -54,49 +58,46 @@ def keys(settings: GraphSettings) -> list[GraphKey]:
     return [GraphKey("decode", *shape) for shape in decode] + [GraphKey("prefill", *shape) for shape in prefill]
 
 
-def body_name(config: Config, settings: GraphSettings, family: Family, kind: LayerKind, rows: int, pages: int) -> str:
-    """Return the name of the body that runs layers of `kind` in steps of rows [B] and pages a row [P]."""
-    parts: list[str] = [family, *kind]
-    if kind.attention == "dsa":
-        parts.append(regime_of(config, pages * settings.page_size_tokens))
-    if kind.mlp == "moe":
-        parts.append("crowded" if _is_crowded(config, family, rows) else "few")
-    return "-".join(parts)
+def attention_body(config: Config, settings: GraphSettings, key: GraphKey, attention: Attention) -> Body:
+    """Return the body of an attention half in steps of `key`, over that key's size alone."""
+    rows = (key.batch, key.batch)
+    if attention == "kda":
+        return Body(f"{key.family}-kda", "kda", rows, key.family, "dense", (key.pages, key.pages))
+    regime = regime_of(config, key.pages * settings.page_size_tokens)
+    return Body(f"{key.family}-dsa-{regime}", "dsa", rows, key.family, regime, (key.pages, key.pages))
+
+
+def mlp_body(config: Config, key: GraphKey, mlp: Mlp) -> Body:
+    """Return the body of a feed-forward half in steps of `key`, over that key's number of tokens alone."""
+    tokens = key.batch * (BLOCK_TOKENS if key.family == "prefill" else 1)
+    if mlp == "dense":
+        return Body("mlp-dense", "dense", (tokens, tokens))
+    return Body(f"mlp-moe-{'crowded' if is_crowded(config, tokens) else 'few'}", "moe", (tokens, tokens))
+
+
+def is_crowded(config: Config, num_tokens: int) -> bool:
+    """Return whether a step over num_tokens reads every expert, as graphs.layers.moe chooses by shape."""
+    return num_tokens * config.num_experts_per_token >= config.num_experts
 
 
 def bodies(config: Config, settings: GraphSettings) -> list[Body]:
-    """Return what to compile for every key, most wanted first."""
+    """Return what to compile for every key, most wanted first: one stream, then many, prompts, long contexts."""
     found: dict[str, Body] = {}
-    buckets = settings.buckets
-    steps: list[tuple[Family, int]] = [("decode", rows) for rows in buckets.batch]
-    steps += [("prefill", rows) for rows in buckets.prefill_batch]
-    for (family, rows), kind, pages in product(steps, dict.fromkeys(config.layer_kinds), buckets.pages):
-        name = body_name(config, settings, family, kind, rows, pages)
-        is_sparse = kind.attention == "dsa" and regime_of(config, pages * settings.page_size_tokens) == "sparse"
-        body = Body(name, family, (rows, rows), kind, "sparse" if is_sparse else "dense", (pages, pages))
-        found[name] = body.joined(found.get(name, body))
-    batches = {*buckets.batch, *buckets.prefill_batch}
+    shapes = {(key.family, key.batch, key.pages): key for key in keys(settings)}
+    for key, kind in product(shapes.values(), dict.fromkeys(config.layer_kinds)):
+        halves = (attention_body(config, settings, key, kind.attention), mlp_body(config, key, kind.mlp))
+        for body in halves:
+            found[body.name] = body.joined(found.get(body.name, body))
+    batches = {*settings.buckets.batch, *settings.buckets.prefill_batch}
     rows_of_any = (min(batches), max(batches))
-    sampling = [Body("threshold", "threshold", rows_of_any), Body("draw", "draw", rows_of_any)]
-    return sorted([*found.values(), *sampling], key=_urgency)
+    return sorted(
+        [*found.values(), Body("threshold", "threshold", rows_of_any), Body("draw", "draw", rows_of_any)], key=_urgency
+    )
 
 
 def _hull(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
     return min(a[0], b[0]), max(a[1], b[1])
 
 
-def _is_crowded(config: Config, family: Family, rows: int) -> bool:
-    # As graphs.layers.moe chooses: the choice is part of the graph.
-    tokens = rows * (BLOCK_TOKENS if family == "prefill" else 1)
-    return tokens * config.num_experts_per_token >= config.num_experts
-
-
 def _urgency(body: Body) -> tuple[bool, int]:
-    # One stream first, drawing included, then prompts, then many streams; long contexts come last.
-    if body.kind is None:
-        rank = 1
-    elif body.family == "prefill":
-        rank = 2
-    else:
-        rank = 3 if body.name.endswith("crowded") else 0
-    return body.regime == "sparse", rank
+    return body.regime == "sparse", next(rank for rank, prefix in enumerate(_URGENCY) if body.name.startswith(prefix))

@@ -1,4 +1,4 @@
-"""All tensors of one layer in one flat buffer a type, so that a compiled body takes one or two weights, not fifteen.
+"""The tensors of half a layer in one flat buffer a type: a compiled body takes one or two weights, not fifteen.
 
 Layers of a kind have equal layouts, which is what lets one compiled body serve them all.
 """
@@ -42,9 +42,13 @@ class Layout:
             lengths[buffer] += -(-tensor.numel() // ALIGNMENT_ELEMENTS) * ALIGNMENT_ELEMENTS
         return cls(tuple(places), dtypes, tuple(lengths))
 
+    def empty(self) -> list[Tensor]:
+        """Return buffers of zeros."""
+        return [torch.zeros(size, dtype=dtype) for size, dtype in zip(self.lengths, self.dtypes, strict=True)]
+
     def pack(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Return the buffers filled with tensors."""
-        buffers = [torch.zeros(size, dtype=dtype) for size, dtype in zip(self.lengths, self.dtypes, strict=True)]
+        buffers = self.empty()
         views = self.unpack(buffers)
         for name, view in views.items():
             view.copy_(tensors[name])

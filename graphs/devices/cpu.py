@@ -1,10 +1,10 @@
 """The CPU device: eager from the first step, compiled as bodies become ready.
 
-Theory of operation. A step is embed, then one call a layer, then the head and the variant. A layer's call is its
-compiled body when there is one and the same function run eagerly when there is not; the choice is made at the start
-of a step, so graphs are swapped in between steps. A prefill runs in blocks of 64 tokens, all layers over one block
-before the next: blocks in which no row has a token left are skipped, and a row without tokens in a block points at
-the null slot there, so that its state stays as the last block left it.
+Theory of operation. A step is embed, then two calls a layer (its halves), then the head and the variant. A call is the
+half's compiled body when there is one and the same function run eagerly when there is not; the choice is made at the
+start of a step, so graphs are swapped in between steps. A prefill runs in blocks of 64 tokens, all layers over one
+block before the next: blocks in which no row has a token left are skipped, and a row without tokens in a block points
+at the null slot there, so that its state stays as the last block left it.
 
 With one bucket of every kind (--deterministic) a row's numbers come from the same instructions whoever its
 neighbours are. A swap in the middle of a request would change them, so then compiling is waited for.
@@ -19,18 +19,26 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from attrs import frozen
 from torch import Tensor
 
 from graphs.background import Bodies
-from graphs.capture import DTYPES
-from graphs.catalog import BLOCK_TOKENS, body_name, variants
+from graphs.capture import DTYPES, halves
+from graphs.catalog import BLOCK_TOKENS, attention_body, mlp_body, variants
 from graphs.compile import Compiled, Job, has_compiler
 from graphs.config import Config
-from graphs.layers.mla_dsa import regime_of
 from graphs.layers.sampling import DrawRows, Kernels, draw, greatest_threshold
-from graphs.models.glm5_next import decode_layer, embed, hidden, last_hidden, logits, prefill_layer
+from graphs.models.glm5_next import (
+    decode_attention,
+    embed,
+    feed_forward_site,
+    hidden,
+    last_hidden,
+    logits,
+    prefill_attention,
+)
 from graphs.packing import Layout
-from graphs.parameters import Weights
+from graphs.parameters import LayerWeights, Weights
 from graphs.settings import DeviceMode, GraphSettings
 from graphs.state import new_state
 from graphs.step import NULL_SLOT, Capacity, Ints, StepInput, StepOutput
@@ -38,6 +46,21 @@ from graphs.variant import Ending
 from graphs.weights import load_weights
 
 log = logging.getLogger("trnrt")
+
+
+@frozen(eq=False)
+class Half:
+    """The weights of half a layer: packed for its compiled body, and the same memory by name for eager."""
+
+    buffers: list[Tensor]
+    views: LayerWeights
+
+    @classmethod
+    def of(cls, w: LayerWeights) -> "Half":
+        """Pack w."""
+        layout = Layout.of(w)
+        buffers = layout.pack(w)
+        return cls(buffers, layout.unpack(buffers))
 
 
 class CpuDevice:
@@ -62,9 +85,7 @@ class CpuDevice:
         )
         self._top = weights.top
         self._weight_bytes, self._state_bytes = weights.num_bytes(), self._state.num_bytes()
-        layouts = [Layout.of(w) for w in weights.layers]
-        self._buffers = [layout.pack(w) for layout, w in zip(layouts, weights.layers, strict=True)]
-        self._layers = [layout.unpack(buffers) for layout, buffers in zip(layouts, self._buffers, strict=True)]
+        self._halves = [tuple(Half.of(part) for part in halves(w)) for w in weights.layers]
         self._bodies = self._start(mode, cache or Path.home() / ".cache" / "trnrt", progress)
 
     @classmethod
@@ -197,22 +218,26 @@ class CpuDevice:
     ) -> Tensor:
         config, key = self._config, step.key
         table = torch.from_numpy(step.page_table)
-        regime = regime_of(config, key.pages * self._settings.page_size_tokens)
         streams = embed(config, self._top, tokens).contiguous()
         for index, kind in enumerate(config.layer_kinds):
             state = self._state.layers[index]
-            name = body_name(config, self._settings, key.family, kind, key.batch, key.pages)
-            if (compiled := ready.get(name)) is not None:
-                small = [streams, start, num_valid, slots, table]
-                streams = compiled([*small, *self._buffers[index], *state.values()])[0]
+            attention, mlp = self._halves[index]
+            body = attention_body(config, self._settings, key, kind.attention)
+            if (compiled := ready.get(body.name)) is not None:
+                streams = compiled([streams, start, num_valid, slots, table, *attention.buffers, *state.values()])[0]
             elif key.family == "decode":
-                w = self._layers[index]
-                streams = decode_layer(config, kind, regime, w, state, streams, start, slots, table).contiguous()
+                streams = decode_attention(
+                    config, kind, body.regime, attention.views, state, streams, start, slots, table
+                )
             else:
-                w = self._layers[index]
-                streams = prefill_layer(
-                    config, kind, regime, w, state, streams, start, num_valid, slots, table
-                ).contiguous()
+                streams = prefill_attention(
+                    config, kind, body.regime, attention.views, state, streams, start, num_valid, slots, table
+                )
+            if (compiled := ready.get(mlp_body(config, key, kind.mlp).name)) is not None:
+                flat = streams.contiguous().view(-1, 1, *streams.shape[2:])
+                streams = compiled([flat, *mlp.buffers])[0].view(streams.shape)
+            else:
+                streams = feed_forward_site(config, kind, mlp.views, streams).contiguous()
         return streams
 
     def _ending(self, step: StepInput, wide: Tensor, ready: Mapping[str, Compiled]) -> Ending:

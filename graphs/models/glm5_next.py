@@ -53,13 +53,30 @@ def prefill_layer(
     page_table: Tensor,
 ) -> Tensor:
     """Return the next streams of [B, T, n, D], T a multiple of 64; writes the layer's state in place."""
+    streams = prefill_attention(config, kind, regime, w, state, streams, start, num_valid, slots, page_table)
+    return feed_forward_site(config, kind, w, streams)
+
+
+def prefill_attention(
+    config: Config,
+    kind: LayerKind,
+    regime: Regime,
+    w: LayerWeights,
+    state: LayerState,
+    streams: Tensor,
+    start: Tensor,
+    num_valid: Tensor,
+    slots: Tensor,
+    page_table: Tensor,
+) -> Tensor:
+    """Return the streams [B, T, n, D] after the attention half of a layer; writes its state in place."""
     x, post, comb = mhc.collapse(config, w, "hc_attn", streams)
     x = rms_norm(x, w["attn_norm"], config.rms_norm_eps)
     if kind.attention == "kda":
         y = paged.prefill_kda(config, w, state, x, start, num_valid, slots)
     else:
         y = paged.prefill_dsa(config, regime, w, state, x, start, num_valid, slots, page_table)
-    return _feed_forward(config, kind, w, mhc.expand(streams, y, post, comb))
+    return mhc.expand(streams, y, post, comb)
 
 
 def decode_layer(
@@ -74,13 +91,29 @@ def decode_layer(
     page_table: Tensor,
 ) -> Tensor:
     """Return the next streams of [B, 1, n, D], one token a row; writes the layer's state in place."""
+    streams = decode_attention(config, kind, regime, w, state, streams, start, slots, page_table)
+    return feed_forward_site(config, kind, w, streams)
+
+
+def decode_attention(
+    config: Config,
+    kind: LayerKind,
+    regime: Regime,
+    w: LayerWeights,
+    state: LayerState,
+    streams: Tensor,
+    start: Tensor,
+    slots: Tensor,
+    page_table: Tensor,
+) -> Tensor:
+    """Return the streams [B, 1, n, D] after the attention half of a layer; writes its state in place."""
     x, post, comb = mhc.collapse(config, w, "hc_attn", streams)
     x = rms_norm(x, w["attn_norm"], config.rms_norm_eps)
     if kind.attention == "kda":
         y = paged.decode_kda(config, w, state, x, start, slots)
     else:
         y = paged.decode_dsa(config, regime, w, state, x, start, slots, page_table)
-    return _feed_forward(config, kind, w, mhc.expand(streams, y, post, comb))
+    return mhc.expand(streams, y, post, comb)
 
 
 def prefill_streams(
@@ -213,7 +246,7 @@ def sequence_layer(config: Config, kind: LayerKind, w: LayerWeights, streams: Te
     x, post, comb = mhc.collapse(config, w, "hc_attn", streams)
     x = rms_norm(x, w["attn_norm"], config.rms_norm_eps)
     y = _sequence_kda(config, w, x) if kind.attention == "kda" else _sequence_dsa(config, w, x)
-    return _feed_forward(config, kind, w, mhc.expand(streams, y, post, comb))
+    return feed_forward_site(config, kind, w, mhc.expand(streams, y, post, comb))
 
 
 def sequence_mtp(config: Config, top: LayerWeights, w: LayerWeights, h: Tensor, next_tokens: Tensor) -> Tensor:
@@ -250,7 +283,8 @@ def _sequence_dsa(config: Config, w: LayerWeights, x: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _feed_forward(config: Config, kind: LayerKind, w: LayerWeights, streams: Tensor) -> Tensor:
+def feed_forward_site(config: Config, kind: LayerKind, w: LayerWeights, streams: Tensor) -> Tensor:
+    """Return the streams [B, T, n, D] after the feed-forward half of a layer; tokens do not meet in it."""
     x, post, comb = mhc.collapse(config, w, "hc_ffn", streams)
     y = feed_forward(config, kind.mlp, w, rms_norm(x, w["mlp_norm"], config.rms_norm_eps))
     return mhc.expand(streams, y, post, comb)
