@@ -42,11 +42,11 @@ def presets() -> Iterable[str]:
 def routes() -> Iterable[str]:
     """Ask the application itself: its rules, minus what the framework adds of its own."""
     from stages.ingress.app import create_app
+    from stages.ingress.dialects import find_dialects
     from stages.ingress.respond import Serving
     from stages.settings import IngressSettings
-    from trnrt.serve import all_dialects
 
-    app = create_app(all_dialects(), Serving(None, IngressSettings()), None)
+    app = create_app(find_dialects(), Serving(None, IngressSettings()), None)
     yield "| route | methods | dialect |"
     yield "|---|---|---|"
     for rule in sorted(app.url_map.iter_rules(), key=lambda rule: (rule.rule, sorted(rule.methods))):

@@ -15,9 +15,7 @@ Stop order is the reverse: ingress refuses, the scheduler finishes what it accep
 """
 
 import gc
-import importlib
 import logging
-import pkgutil
 import signal
 import sys
 import time
@@ -28,7 +26,6 @@ from importlib.metadata import PackageNotFoundError, version
 import trio
 from attrs import define, field
 
-import stages.ingress.dialects as dialects
 from graphs.step import Device
 from stages.channels import PROMPT_QUEUE, Channels, open_channels
 from stages.detokenizer.stage import run_detokenizer
@@ -37,7 +34,7 @@ from stages.errors import StartupError, TrnrtError
 from stages.executor.runner import Runner, ThreadRunner
 from stages.executor.stage import run_executor
 from stages.ingress.app import create_app
-from stages.ingress.dialect import Dialect
+from stages.ingress.dialects import find_dialects
 from stages.ingress.info import Device as DeviceFacts
 from stages.ingress.info import Info, Readiness
 from stages.ingress.respond import Serving
@@ -158,7 +155,7 @@ async def serve(
             await _start_stages(server, stages_nursery, runner(server.device), prompts_receive)
             services = Services(LocalEngine(server.channels), prompts_send, server.model.settings)
             server.serving = Serving(services, settings)
-            app = create_app(all_dialects(), server.serving, _info(server))
+            app = create_app(find_dialects(), server.serving, _info(server))
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, listener=listener)
                 server.phase = "ready"
@@ -253,11 +250,3 @@ def ingress_settings(config: Config) -> IngressSettings:
         sse_ping_s=config.sse_ping,
         request_timeout_s=config.request_timeout,
     )
-
-
-def all_dialects() -> list[Dialect]:
-    """Return the DIALECT of every file of stages/ingress/dialects that has one."""
-    modules = [
-        importlib.import_module(f"{dialects.__name__}.{m.name}") for m in pkgutil.iter_modules(dialects.__path__)
-    ]
-    return [module.DIALECT for module in modules if hasattr(module, "DIALECT")]
