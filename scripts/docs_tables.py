@@ -55,6 +55,36 @@ def routes() -> Iterable[str]:
         yield f"| `{path}` | {methods} | {rule.endpoint.rsplit(' ', 1)[0]} |"
 
 
+def fields() -> Iterable[str]:
+    from stages.ingress.dialects import openai_chat, openai_common, openai_completions, sglang_generate
+    from stages.ingress.dialects.sglang_sampling import WireSampling
+
+    def names(cls: type) -> set[str]:
+        return {field.alias for field in attrs.fields(cls)}
+
+    common = names(openai_common.CommonBody)
+    refused = set(openai_common.NOT_SERVED)
+    native = names(sglang_generate.GenerateBody) - {"max_thinking_tokens"}
+    yield "| route | takes | refuses by name, unless the value asks for nothing |"
+    yield "|---|---|---|"
+    for route, takes, refuses in (
+        ("both OpenAI routes", common - refused, refused),
+        ("`/v1/chat/completions` also", names(openai_chat.ChatBody) - common, set(openai_chat.NOT_SERVED)),
+        (
+            "`/v1/completions` also",
+            names(openai_completions.CompletionBody) - common,
+            set(openai_completions.NOT_SERVED),
+        ),
+        ("`/generate`", native, {*sglang_generate.NOT_SERVED, "max_thinking_tokens"}),
+        ("`/generate`: `sampling_params`", names(WireSampling), set()),
+    ):
+        yield f"| {route} | {_code(takes - refuses)} | {_code(refuses)} |"
+
+
+def _code(names: set[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
 def messages() -> Iterable[str]:
     import stages.messages as module
 
@@ -71,6 +101,7 @@ TABLES: dict[str, tuple[str, Callable[[], Iterable[str]]]] = {
     "flags": ("docs/CONFIGURATION.md", flags),
     "presets": ("docs/CONFIGURATION.md", presets),
     "messages": ("stages/README.md", messages),
+    "fields": ("docs/API.md", fields),
     "routes": ("docs/API.md", routes),
 }
 

@@ -31,7 +31,7 @@ from stages.settings import ModelSettings
 T = TypeVar("T")
 
 # Fields that change the answer and are not served; any value but these asks for them.
-_NOT_SERVED = (
+NOT_SERVED = (
     "token_ids_logprob",
     "session_id",
     "session_params",
@@ -138,7 +138,7 @@ def _parse(call: Call, body: GenerateBody, params: WireSampling | list[WireSampl
 
 
 def _check_served(raw: Mapping[str, Any], body: GenerateBody) -> None:
-    for name in _NOT_SERVED:
+    for name in NOT_SERVED:
         if raw.get(name) not in _NOTHING:
             raise InvalidRequest(f"{name} is not supported by this server.", name)
     if body.max_thinking_tokens is not None:
