@@ -41,7 +41,7 @@ from graphs.packing import Layout
 from graphs.parameters import LayerWeights, Weights
 from graphs.settings import DeviceMode, GraphSettings
 from graphs.state import new_state
-from graphs.step import NULL_SLOT, Capacity, Ints, StepInput, StepOutput
+from graphs.step import NULL_SLOT, Capacity, DeviceLost, Ints, StepInput, StepOutput
 from graphs.variant import Ending
 from graphs.weights import load_weights
 
@@ -119,24 +119,11 @@ class CpuDevice:
         )
 
     def run(self, step: StepInput) -> StepOutput:
-        """Run one step and return its sampled ids."""
-        began = time.perf_counter()
-        self._adopt_thread()
-        ready = self._bodies.ready if self._bodies is not None else {}
-        variant = self._variants[step.key.variant]
-        with torch.inference_mode():
-            slots = torch.from_numpy(step.slots)
-            h = self._decode(step, slots, ready) if step.key.family == "decode" else self._prefill(step, slots, ready)
-            chosen = variant.choose(self._ending(step, logits(self._top, h), ready))
-            self._state.last_token.index_copy_(0, slots, chosen.ids)
-        with_best = chosen.best_ids is not None and chosen.best_logprobs is not None
-        return StepOutput(
-            token_ids=chosen.ids.numpy(),
-            logprobs=chosen.logprobs.numpy(),
-            top_ids=chosen.best_ids.numpy() if with_best else None,  # type: ignore[union-attr]
-            top_logprobs=chosen.best_logprobs.numpy() if with_best else None,  # type: ignore[union-attr]
-            device_s=time.perf_counter() - began,
-        )
+        """Run one step and return its sampled ids; raises DeviceLost when torch cannot."""
+        try:
+            return self._run(step)
+        except (RuntimeError, IndexError) as error:
+            raise DeviceLost(str(error)) from error
 
     def wait(self) -> None:
         """Wait until every graph is compiled or has failed; serving does not need it, measuring does."""
@@ -162,6 +149,25 @@ class CpuDevice:
             self._bodies.close()
 
     # -----------------------------------------------------------------------------------------------------------------
+
+    def _run(self, step: StepInput) -> StepOutput:
+        began = time.perf_counter()
+        self._adopt_thread()
+        # Held for the whole step: what becomes ready meanwhile is used from the next one on.
+        ready = self._bodies.ready if self._bodies is not None else {}
+        variant = self._variants[step.key.variant]
+        with torch.inference_mode():
+            slots = torch.from_numpy(step.slots)
+            h = self._decode(step, slots, ready) if step.key.family == "decode" else self._prefill(step, ready)
+            chosen = variant.choose(self._ending(step, logits(self._top, h), ready))
+            self._state.last_token.index_copy_(0, slots, chosen.ids)
+        return StepOutput(
+            token_ids=chosen.ids.numpy(),
+            logprobs=chosen.logprobs.numpy(),
+            top_ids=None if chosen.best_ids is None else chosen.best_ids.numpy(),
+            top_logprobs=None if chosen.best_logprobs is None else chosen.best_logprobs.numpy(),
+            device_s=time.perf_counter() - began,
+        )
 
     def _start(self, mode: DeviceMode, cache: Path, progress: bool) -> Bodies | None:
         if mode == "eager":
@@ -189,7 +195,7 @@ class CpuDevice:
         streams = self._run_layers(step, ready, tokens, start, start, slots)
         return hidden(self._config, self._top, streams.squeeze(1))
 
-    def _prefill(self, step: StepInput, slots: Tensor, ready: Mapping[str, Compiled]) -> Tensor:
+    def _prefill(self, step: StepInput, ready: Mapping[str, Compiled]) -> Tensor:
         h = torch.zeros(step.key.batch, self._config.hidden_size, dtype=DTYPES[self._settings.dtype])
         for first in range(0, max(1, int(step.num_valid.max())), BLOCK_TOKENS):
             num_valid = np.clip(step.num_valid - first, 0, BLOCK_TOKENS)

@@ -13,7 +13,7 @@ from graphs.keys import Buckets
 from graphs.parameters import Weights, fuse
 from graphs.settings import DeviceMode, GraphSettings
 from graphs.state import new_state
-from graphs.step import StepInput
+from graphs.step import DeviceLost, StepInput
 from tests.contracts.device_contract import PROMPT, DeviceContract
 from tests.graphs import tiny
 from tests.graphs.steps import SETTINGS, Ask, ask, decode, generate, prefill, rows_of
@@ -164,3 +164,9 @@ def test_a_device_opens_a_folder_and_says_what_it_holds(tmp_path: Path) -> None:
     assert device.capacity.context_length_tokens == 128
     assert device.capacity.vocab_size == CONFIG.vocab_size
     assert np.isfinite(device.run(prefill(device.capacity, [(ask(1), PROMPT, 0)])).logprobs).all()
+
+
+def test_a_step_that_torch_cannot_run_is_a_lost_device(device: CpuDevice) -> None:
+    broken = ask(99)
+    with pytest.raises(DeviceLost, match="index"):
+        device.run(decode(device.capacity, [(broken, 3)]))
