@@ -19,7 +19,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from graphs.config import Config
-from graphs.parameters import HEAD, PREFIX, Shape, Weights, fuse, tensor_shapes
+from graphs.parameters import HEAD, PREFIX, LayerWeights, Shape, Weights, fuse, tensor_shapes
 
 FP8_BLOCK = 128
 INDEX_FILE = "model.safetensors.index.json"
@@ -36,14 +36,26 @@ def load_weights(folder: Path, config: Config, dtype: torch.dtype, progress: boo
     """Read a checkpoint folder into fused weights; raises WeightsError naming what is missing, misshapen or cut."""
     checkpoint = Checkpoint(Path(folder))
     checkpoint.check(config)
-    shapes = tensor_shapes(config)
-    with tqdm(total=len(shapes), desc="weights", unit="tensor", disable=not progress) as bar:
+    read_at: set[int] = set()
+    with tqdm(total=len(tensor_shapes(config)), desc="weights", unit="tensor", disable=not progress) as bar:
 
         def get(name: str) -> Tensor:
             bar.update()
-            return checkpoint.tensor(name)
+            tensor = checkpoint.tensor(name)
+            read_at.add(tensor.data_ptr())
+            return tensor
 
-        return fuse(config, get, dtype)
+        return _owned(fuse(config, get, dtype), read_at)
+
+
+def _owned(weights: Weights, read_at: set[int]) -> Weights:
+    """Return weights with every tensor that still lies in a mapped file copied: aligned, and safe from file changes."""
+    copies = {id(tensor): tensor.clone() for tensor in weights.tensors() if tensor.data_ptr() in read_at}
+
+    def part(w: LayerWeights) -> LayerWeights:
+        return {key: copies.get(id(tensor), tensor) for key, tensor in w.items()}
+
+    return Weights(part(weights.top), tuple(map(part, weights.layers)), weights.mtp and part(weights.mtp))
 
 
 class Checkpoint:

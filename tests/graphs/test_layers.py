@@ -3,7 +3,7 @@
 import torch
 
 from graphs.config import Config
-from graphs.layers import mhc, moe
+from graphs.layers import mhc, mla_dsa, moe
 from graphs.layers.mla_dsa import regime_of, select_groups, visible_sparse
 from graphs.parameters import fuse, init_weights
 from tests.graphs.tiny import config_json, random_tensors
@@ -92,3 +92,18 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
     first, again, other = init_weights(CONFIG, 1), init_weights(CONFIG, 1), init_weights(CONFIG, 2)
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
+
+
+def test_index_keys_keep_their_size_however_small_the_input() -> None:
+    x = torch.randn(1, 8, 64, generator=torch.Generator().manual_seed(5))
+    w = WEIGHTS.layers[1]
+    large, small = (mla_dsa.project(CONFIG, w, scale * x).tail[..., : CONFIG.index_head_dim] for scale in (1.0, 0.02))
+    torch.testing.assert_close(small, large, atol=2e-2, rtol=2e-2)
+
+
+def test_a_pooled_key_is_a_mean_of_its_group_weighted_by_gate_and_place() -> None:
+    tail = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(6))
+    w = {"ape": torch.randn(4, 16, generator=torch.Generator().manual_seed(7))}
+    share = (tail[..., 16:] + w["ape"]).exp()
+    expected = (share * tail[..., :16]).sum(1) / share.sum(1)
+    torch.testing.assert_close(mla_dsa.pool(w, tail), expected)

@@ -40,6 +40,20 @@ def test_unequal_rows_in_one_batch_equal_the_same_rows_alone(model: Model) -> No
     check_decode(server, rows, expected, num_padding=3)
 
 
+def test_a_row_is_the_same_bit_for_bit_at_any_place_of_one_batch_size(model: Model) -> None:
+    companions = [random_tokens(length, seed=60 + length) for length in (10, 33, 128)]
+    results = []
+    for place, others in ((0, PROMPTS[:3]), (3, companions), (1, companions)):
+        server = Server(model.config, model.weights, seed=place)
+        prompts = [*others[:place], PROMPTS[2][:60], *others[place:]]
+        rows = [server.admit() for _ in prompts]
+        logits = [server.prefill(rows, prompts, width=128)[place]]
+        logits += [server.decode(rows, torch.roll(NEXT[:4], t + place))[place] for t in range(4)]
+        results.append(torch.stack(logits))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
 def test_rows_of_different_progress_share_a_decode_batch(model: Model) -> None:
     expected = [alone(model, prompt) for prompt in PROMPTS]
     server = Server(model.config, model.weights)
@@ -149,3 +163,14 @@ def test_the_last_position_of_a_page_table_decodes_in_both_regimes(model: Model)
     for t in (126, 127):
         logits = server.decode([row], tokens[t : t + 1])[0]
         torch.testing.assert_close(logits, expected[t], atol=2e-5, rtol=0.0)
+
+
+def test_padding_past_the_end_of_the_page_table_writes_nothing_there(model: Model) -> None:
+    prompt = PROMPTS[3][:128]
+    expected = alone(model, prompt)
+    server = Server(model.config, model.weights)
+    row = server.admit(num_pages=2)
+    logits = server.prefill([row], [prompt], width=192)
+    torch.testing.assert_close(logits[0], expected[0], **SAME)
+    row.pages.append(server.free_pages.pop())
+    check_decode(server, [row], [expected])

@@ -129,6 +129,18 @@ def test_a_tied_head_needs_no_tensor(tmp_path: Path) -> None:
     assert weights.top["head"] is weights.top["embed"]
 
 
+def test_loaded_weights_are_aligned_and_outlive_a_change_of_the_file(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, VALUE, TENSORS, torch.float32)
+    weights, again = load(tmp_path), load(tmp_path)
+    assert all(tensor.data_ptr() % 64 == 0 for tensor in weights.tensors())
+    path = tmp_path / SINGLE_FILE
+    with path.open("r+b") as file:
+        file.seek(-path.stat().st_size // 2, 2)
+        file.write(b"\0" * (path.stat().st_size // 2))
+    assert_equal(weights, fuse(CONFIG, TENSORS.__getitem__))
+    assert_equal(weights, again)
+
+
 def test_progress_is_shown_only_when_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_checkpoint(tmp_path, VALUE, TENSORS)
     load(tmp_path)
