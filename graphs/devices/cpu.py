@@ -37,7 +37,7 @@ from graphs.models.glm5_next import (
     logits,
     prefill_attention,
 )
-from graphs.packing import Layout
+from graphs.packing import Layout, column_major
 from graphs.parameters import LayerWeights, Weights
 from graphs.settings import DeviceMode, GraphSettings
 from graphs.state import new_state
@@ -83,7 +83,7 @@ class CpuDevice:
         self._state = new_state(
             config, settings.num_slots, settings.num_pages, settings.page_size_tokens, DTYPES[settings.dtype]
         )
-        self._top = weights.top
+        self._top = {**weights.top, "head": column_major(weights.top["head"])}
         self._weight_bytes, self._state_bytes = weights.num_bytes(), self._state.num_bytes()
         self._halves = [tuple(Half.of(part) for part in halves(w)) for w in weights.layers]
         self._bodies = self._start(mode, cache or Path.home() / ".cache" / "trnrt", progress)
