@@ -25,7 +25,7 @@ from torch import Tensor
 from graphs.background import Bodies
 from graphs.capture import DTYPES, halves
 from graphs.catalog import BLOCK_TOKENS, attention_body, mlp_body, variants
-from graphs.compile import Compiled, Job, has_compiler
+from graphs.compile import Compiled, Job, default_cache, has_compiler
 from graphs.config import Config
 from graphs.layers.sampling import DrawRows, Kernels, draw, greatest_threshold
 from graphs.models.glm5_next import (
@@ -76,7 +76,7 @@ class CpuDevice:
         threads: int = 1,
         progress: bool = False,
     ) -> None:
-        """Take loaded weights; cache is where compiled graphs are kept, by default ~/.cache/trnrt."""
+        """Take loaded weights; cache is where compiled graphs are kept, by default default_cache()."""
         self._config, self._settings, self._threads = config, settings, threads
         self._variants = variants()
         self._thread_local = threading.local()
@@ -86,7 +86,7 @@ class CpuDevice:
         self._top = {**weights.top, "head": column_major(weights.top["head"])}
         self._weight_bytes, self._state_bytes = weights.num_bytes(), self._state.num_bytes()
         self._halves = [tuple(Half.of(part) for part in halves(w)) for w in weights.layers]
-        self._bodies = self._start(mode, cache or Path.home() / ".cache" / "trnrt", progress)
+        self._bodies = self._start(mode, cache or default_cache(), progress)
 
     @classmethod
     def open(
