@@ -83,8 +83,7 @@ def step(device: CpuDevice, family: str, rows: int, tokens: int, start: int, sam
 
 def decode_ms(device: CpuDevice, rows: int, count: int, sampling: dict[str, float]) -> dict[str, float]:
     """Return the time of one decode step of `rows` rows at a context of 256 tokens."""
-    for row in (step(device, "prefill", min(rows, 4), CONTEXT_TOKENS, 0, sampling),):
-        device.run(row)
+    device.run(step(device, "prefill", min(rows, 4), CONTEXT_TOKENS, 0, sampling))
     one = step(device, "decode", rows, 1, CONTEXT_TOKENS, sampling)
     return timed(lambda: device.run(one), count)
 
