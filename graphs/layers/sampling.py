@@ -58,8 +58,8 @@ def scaled(logits: Tensor, temperature: Tensor) -> Tensor:
 
 
 def ordered(x: Tensor) -> Tensor:
-    """Return int32 of the order of fp32 x; both zeros are equal."""
-    bits = (x + 0.0).view(torch.int32)
+    """Return int32 of the order of fp32 x; no threshold below 0 tells the two zeros apart."""
+    bits = x.view(torch.int32)
     return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
@@ -80,7 +80,7 @@ def draw(
     x: Tensor, order: Tensor, least: Tensor, min_p: Tensor, temperature: Tensor, seed: Tensor, position: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return ids [B] drawn of scaled logits x [B, V] where order >= least [B, 1] and min_p [B] allow, and logprobs."""
-    allowed = (order >= least) & ((x >= min_p.log().unsqueeze(-1)) | (x >= 0))
+    allowed = (order >= least) & (x >= min_p.log().unsqueeze(-1))
     noisy = torch.where(allowed, x - exponential(seed, position, x.shape[-1]).log(), float("-inf"))
     # A greedy row maximises x itself, so that both kinds of row share one argmax.
     ids = torch.where((temperature > 0).unsqueeze(-1), noisy, x).argmax(-1)
@@ -116,7 +116,7 @@ def sample(logits: Tensor, rows: DrawRows, position: Tensor, kernels: Kernels = 
         weight = torch.where(order >= least, x.exp(), 0.0)
         top_p = rows.top_p.unsqueeze(-1)
         nucleus = kernels.threshold(order, weight, top_p * weight.sum(-1, keepdim=True))
-        least = torch.where(top_p < 1, torch.maximum(least, nucleus), least)
+        least = torch.where(top_p < 1, nucleus, least)
     return kernels.draw(x, order, least, rows.min_p, rows.temperature, rows.seed, position)
 
 

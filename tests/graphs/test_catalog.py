@@ -1,7 +1,7 @@
 from graphs.catalog import attention_body, bodies, keys, mlp_body, variants
 from graphs.config import Config
 from graphs.keys import Buckets
-from graphs.packing import Layout
+from graphs.packing import TRANSPOSED, Layout
 from graphs.parameters import fuse
 from graphs.settings import GraphSettings
 from tests.graphs import tiny
@@ -72,7 +72,9 @@ def test_packed_weights_read_back_as_they_were() -> None:
         layout = Layout.of(layer)
         views = layout.unpack(layout.pack(layer))
         assert views.keys() == layer.keys()
-        assert all((views[name] == layer[name]).all() and views[name].is_contiguous() for name in layer)
+        assert all((views[name] == layer[name]).all() for name in layer)
+        assert all(view.transpose(-1, -2).is_contiguous() for name, view in views.items() if name in TRANSPOSED)
+        assert all(view.is_contiguous() for name, view in views.items() if name not in TRANSPOSED)
         assert all(view.data_ptr() % 64 == 0 for view in views.values())
 
 

@@ -1,6 +1,7 @@
 import logging
 import os
 import pickle
+import time
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,21 @@ def test_closing_ends_the_compile_process_and_its_children(job: Job) -> None:
         os.killpg(process.pid, 0)
     assert running.num_total == len(bodies(CONFIG, SETTINGS))
     assert not running.ready
+
+
+def test_closing_ends_the_compiler_that_the_process_runs(
+    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake, pid = tmp_path / "python", tmp_path / "pid"
+    fake.write_text(f"#!/bin/sh\ncat > /dev/null\nsleep 1000 &\necho $! > {pid}.new\nmv {pid}.new {pid}\nwait\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(background.sys, "executable", str(fake))
+    running = Bodies(job)
+    while not pid.exists():
+        time.sleep(0.01)
+    running.close()
+    stat = Path(f"/proc/{pid.read_text().strip()}/stat")
+    assert not stat.exists() or stat.read_text().split()[2] == "Z"
 
 
 def test_a_body_that_fails_stays_eager_with_one_log_line(

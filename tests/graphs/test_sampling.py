@@ -147,7 +147,7 @@ def test_filters_keep_what_a_plain_sort_keeps(
     kept: set[int] = set()
 
     def spy(x: Tensor, order: Tensor, least: Tensor, min_p: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
-        allowed = (order >= least) & ((x >= min_p.log().unsqueeze(-1)) | (x >= 0))
+        allowed = (order >= least) & (x >= min_p.log().unsqueeze(-1))
         kept.update(allowed[0].nonzero().flatten().tolist())
         return x.argmax(-1), x.amax(-1)
 
@@ -193,6 +193,31 @@ def test_greedy_takes_the_lowest_id_on_ties_and_its_logprob_at_temperature_one()
     sampled = sample(logits, zero, torch.tensor([4, 5]))
     assert sampled[0].tolist() == ids.tolist()
     torch.testing.assert_close(sampled[1], expected)
+
+
+def test_a_row_of_temperature_zero_never_draws_beside_rows_that_do() -> None:
+    logits = torch.tensor([0.0, 0.1, 0.2, 0.1]).expand(200, -1)
+    mixed = rows(200)
+    mixed.temperature[::2] = 0.0
+    ids, _ = sample(logits, mixed, torch.arange(200))
+    assert set(ids[::2].tolist()) == {2}
+    assert set(ids[1::2].tolist()) == {0, 1, 2, 3}
+
+
+def test_all_64_bits_of_a_seed_count() -> None:
+    seeds = [0, 1, 1 << 31, 1 << 32, 1 << 62, -1]
+    noise = exponential(torch.tensor(seeds), torch.zeros(len(seeds), dtype=torch.int64), 100)
+    assert len({tuple(row) for row in noise.tolist()}) == len(seeds)
+
+
+def test_neighbouring_floats_are_told_apart() -> None:
+    values = [0.0]
+    for _ in range(20):
+        values.append(float(np.nextafter(np.float32(values[-1] - (0.5 if len(values) == 1 else 0)), np.float32(-1))))
+    x = torch.tensor([values])
+    for count in range(1, 21):
+        least = greatest_threshold(ordered(x), torch.ones_like(x), torch.tensor([[float(count)]]))
+        assert (ordered(x) >= least).sum() == count
 
 
 def test_a_logprob_is_of_the_whole_vocabulary_after_temperature() -> None:

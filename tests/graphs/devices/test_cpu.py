@@ -170,3 +170,38 @@ def test_a_step_that_torch_cannot_run_is_a_lost_device(device: CpuDevice) -> Non
     broken = ask(99)
     with pytest.raises(DeviceLost, match="index"):
         device.run(decode(device.capacity, [(broken, 3)]))
+
+
+def test_a_draw_is_named_by_its_own_position_however_the_prompt_was_cut(device: CpuDevice) -> None:
+    capacity = device.capacity
+    prompt = [(7 * index) % 256 for index in range(50)]
+    row = ask(1, temperature=2.0, seed=5)
+    expected = generate(device, row, prompt, 1)
+    device.run(prefill(capacity, [(row, prompt[:20], 0)]))
+    assert rows_of(device.run(prefill(capacity, [(row, prompt[20:], 20)])), 1) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode", "waits"), [(FIXED, "auto", True), (SETTINGS, "auto", False), (SETTINGS, "compiled", True)]
+)
+def test_compiling_is_waited_for_when_asked_or_when_bits_must_not_change(
+    weights: Weights,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: GraphSettings,
+    mode: DeviceMode,
+    waits: bool,
+) -> None:
+    waited: list[bool] = []
+
+    class Slow:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def wait(self) -> None:
+            waited.append(True)
+
+    monkeypatch.setattr(cpu, "Bodies", Slow)
+    monkeypatch.setattr(cpu, "has_compiler", lambda: True)
+    CpuDevice(CONFIG, weights, settings, mode, tmp_path)
+    assert waited == [True] * waits
