@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -37,5 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _stop_starting(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
 if __name__ == "__main__":
+    # Loading can be long; the default action would leave nothing to run (and does nothing at all for a process 1).
+    signal.signal(signal.SIGTERM, _stop_starting)
     sys.exit(main())
