@@ -46,14 +46,13 @@ class Serving:
     live_ids: set[str] = field(factory=set)
     cutoff: trio.Event = field(factory=trio.Event)
     failed: trio.Event = field(factory=trio.Event)
-    # The calls under way, each until its last byte was handed to its connection.
-    answering: set[Wire] = field(factory=set)
+    # The HTTP requests under way, each until its last byte was handed to its connection.
+    answering: set[object] = field(factory=set)
 
 
 async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Serving, wire: Wire) -> None:
     """Answer one parsed call on `wire`, whatever happens; only the cancellation of the caller passes through."""
     timeout_s = _timeout_s(parsed, serving.settings)
-    serving.answering.add(wire)
     try:
         with _claimed_ids(parsed, serving.live_ids), trio.fail_after(timeout_s):
             async with _watched(dialect.ping if parsed.stream else None, serving, wire):
@@ -74,8 +73,6 @@ async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Se
         )
     except Exception as error:
         await _fail(error, parsed, dialect, request_id, wire)
-    finally:
-        serving.answering.discard(wire)
 
 
 async def refuse(error: Exception, shape: ErrorBody, request_id: str, wire: Wire) -> None:
