@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +14,9 @@ COMMANDS = ("serve", "compile")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code of docs/CONFIGURATION.md."""
+    if argv is None:
+        # Loading can be long, and without a handler SIGTERM does nothing at all to process 1 of a container.
+        signal.signal(signal.SIGTERM, _stop_starting)
     args = list(sys.argv[1:] if argv is None else argv)
     command = args.pop(0) if args and args[0] in COMMANDS else "serve"
     # Spinning threads on shared cores collapse; the tokenizer's own pool would take the cores that serve.
@@ -35,6 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _stop_starting(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

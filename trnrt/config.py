@@ -113,7 +113,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of `serve`'s flags, grouped, one line a flag."""
     result = _Parser(
         prog="python -m trnrt",
-        description="Serve GLM-5.3-Flash behind SGLang's, OpenAI's and Anthropic's APIs.",
+        description="Serve GLM-5.3-Flash behind SGLang's native API and OpenAI's Chat and Completions.",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=46, width=140),
@@ -199,7 +199,7 @@ def _noun(kind: type) -> str:
 def _read_toml(path: str, fields: "Mapping[str, Attribute[Any]]") -> dict[str, Any]:
     try:
         table = tomllib.loads(Path(path).read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # not TOML, or not UTF-8
         raise ConfigError(f"--config: cannot read {path}: {error}") from None
     values = {}
     for key, raw in table.items():

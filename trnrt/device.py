@@ -38,6 +38,13 @@ def build_device(config: Config, model: ServedModel, mode: DeviceMode | None = N
         )
     except (ModelConfigError, WeightsError) as error:
         raise CheckpointError(str(error)) from None
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        raise StartupError(
+            f"--max-total-tokens {config.max_total_tokens} and --max-running-requests {config.max_running_requests} "
+            "need more memory than there is, beside the weights"
+        ) from None
 
 
 def _resolved(value: T | None) -> T:

@@ -16,5 +16,5 @@ class Preset:
 
 PRESETS: Mapping[str, Preset] = {
     "default": Preset("up to 32 requests in a step", {}),
-    "batch8": Preset("lowest latency: up to 8 requests in a step, small prompt chunks", {"max_running_requests": 8}),
+    "batch8": Preset("lowest latency: up to 8 requests in a step", {"max_running_requests": 8}),
 }

@@ -17,9 +17,11 @@ Stop order is the reverse: ingress refuses, the scheduler finishes what it accep
 import gc
 import logging
 import signal
+import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -38,7 +40,7 @@ from stages.ingress.dialects import find_dialects
 from stages.ingress.info import Device as DeviceFacts
 from stages.ingress.info import Info, Readiness
 from stages.ingress.respond import Serving
-from stages.ingress.server import listen, serve_http
+from stages.ingress.server import bind, serve_http
 from stages.messages import Drain, Load, Render
 from stages.prompt.stage import run_prompt_stage
 from stages.request import Services
@@ -55,6 +57,7 @@ from trnrt.supervise import contained, first_cause, linked
 
 # How long the last frames may take to reach their clients once the engine has finished.
 LAST_FRAMES_S = 3.0
+LAST_FRAMES_POLL_S = 0.02
 
 log = logging.getLogger("trnrt")
 
@@ -69,6 +72,8 @@ class Server:
     channels: Channels
     stats: Stats
     started_s: int
+    # Bound before the checkpoint is loaded, so that an address in use is told at once; serve() takes it over.
+    bound: socket.socket | None = None
     phase: Readiness = "starting"
     port: int | None = None
     core: SchedulerCore | None = None
@@ -86,12 +91,18 @@ def run_server(config: Config) -> int:
     """Serve until a signal and return the exit code; raises StartupError before anything listens."""
     model = read_served_model(config)
     config = resolve(config, model)
+    with closing(bind(ingress_settings(config))) as bound:
+        return _run(config, model, bound)
+
+
+def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
     device = build_device(config, model)
     log.info("settings: %s", " ".join(f"{name}={value}" for name, value in config.flags().items()))
     log.info("device: %s", " ".join(f"{name}={value}" for name, value in device.describe().items()))
     # A short turn keeps the event loop's latency low while the engine thread runs Python between its device calls.
     sys.setswitchinterval(0.0005)
-    server = Server(config, model, device, open_channels(config.max_queued_requests), open_stats(), int(time.time()))
+    channels, started_s = open_channels(config.max_queued_requests), int(time.time())
+    server = Server(config, model, device, channels, open_stats(), started_s, bound)
     try:
         return trio.run(_serve_until_signalled, server, strict_exception_groups=True)
     except BaseExceptionGroup as group:
@@ -136,9 +147,23 @@ async def drain(server: Server) -> None:
     server.phase = "draining"
     server.channels.admission.close()
     server.channels.scheduler_send.send_nowait(Drain())
-    with trio.move_on_after(server.config.drain_timeout):
+    with trio.move_on_after(server.config.drain_timeout) as waiting:
         await server.drained.wait()
+    if waiting.cancelled_caught and server.serving is not None:
+        server.serving.cutoff.set()
     server.http_shutdown.set()
+
+
+async def tell_clients(server: Server) -> None:
+    """Refuse what is new, answer every request under way that the engine failed, and wait until they have heard it."""
+    server.channels.admission.close()
+    if server.serving is None:
+        return
+    server.serving.failed.set()
+    server.serving.cutoff.set()
+    with trio.move_on_after(LAST_FRAMES_S):
+        while server.serving.answering:  # noqa: ASYNC110  # answers end in a hundred places, and this once
+            await trio.sleep(LAST_FRAMES_POLL_S)
 
 
 async def serve(
@@ -150,16 +175,18 @@ async def serve(
     """Start every stage and then the HTTP server; returns after a drain, raises when a stage fails."""
     settings = ingress_settings(server.config)
     prompts_send, prompts_receive = trio.open_memory_channel[Render](PROMPT_QUEUE)
-    with listen(settings) as listener:
+    with server.bound or bind(settings) as bound:
         async with trio.open_nursery() as stages_nursery:
             await _start_stages(server, stages_nursery, runner(server.device), prompts_receive)
             services = Services(LocalEngine(server.channels), prompts_send, server.model.settings)
             server.serving = Serving(services, settings)
             app = create_app(find_dialects(), server.serving, _info(server))
             async with trio.open_nursery() as front:
-                http = partial(serve_http, shutdown=server.http_shutdown, listener=listener)
-                server.phase = "ready"
-                server.port = await front.start(linked(http, "ingress", server.http_shutdown.is_set), app, settings)
+                http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)
+                if server.phase == "starting":  # a signal may have come first
+                    server.phase = "ready"
+                ingress = linked(http, "ingress", server.http_shutdown.is_set, partial(tell_clients, server))
+                server.port = await front.start(ingress, app, settings)
                 # What lives now lives for ever: the collector need not look at it again.
                 gc.freeze()
                 log.info("listening on http://%s:%d", _bracketed(settings.host), server.port)
@@ -174,21 +201,19 @@ async def _start_stages(
     tokenizer = str(model.tokenizer_folder)
     parsers = model.settings
 
-    def may_end() -> bool:
-        return server.phase == "draining"
+    def stage(run: Callable[..., Awaitable[None]], name: str) -> Callable[..., Awaitable[None]]:
+        return linked(run, name, lambda: server.phase == "draining", partial(tell_clients, server))
 
     await nursery.start(contained(run_stats, "stats"), server.stats)
     await nursery.start(
-        linked(run_detokenizer, "detokenizer", may_end),
+        stage(run_detokenizer, "detokenizer"),
         DetokenizerSettings(tokenizer, parsers.reasoning_parser, parsers.tool_call_parser),
         channels.tokens_receive,
         channels.scheduler_send.send_nowait,
     )
-    await nursery.start(linked(run_executor, "executor", may_end), runner, channels)
-    server.core = await nursery.start(linked(_run_scheduler, "scheduler", may_end), server)
-    await nursery.start(
-        linked(run_prompt_stage, "prompt", may_end), PromptSettings(tokenizer, model.card.template), prompts
-    )
+    await nursery.start(stage(run_executor, "executor"), runner, channels)
+    server.core = await nursery.start(stage(_run_scheduler, "scheduler"), server)
+    await nursery.start(stage(run_prompt_stage, "prompt"), PromptSettings(tokenizer, model.card.template), prompts)
 
 
 async def _run_scheduler(server: Server, *, task_status: "trio.TaskStatus[SchedulerCore]") -> None:

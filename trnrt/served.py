@@ -1,12 +1,14 @@
 """Reads what a checkpoint folder says of itself, without torch: config, end tokens, sampling defaults, names."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import frozen
 
+from stages.detokenizer.parsers.loading import load_reasoning_parser, load_tool_parser
 from stages.errors import CheckpointError, ConfigError
 from stages.messages import Sampling
 from stages.settings import ModelSettings
@@ -16,6 +18,8 @@ from trnrt.models.card import ModelCard
 
 DEMO_FILES = Path(demo.__file__).parent / "demo_files"
 DEMO_NAME = demo.CARD.name
+
+T = TypeVar("T")
 
 
 @frozen
@@ -33,14 +37,17 @@ def read_served_model(config: Config) -> ServedModel:
     folder = Path(config.model_path) if config.model_path else DEMO_FILES
     if not folder.is_dir():
         raise ConfigError(f"--model-path: there is no folder {folder}")
-    raw = read_json(folder / "config.json")
-    text = raw.get("text_config", raw)
-    card = card_for(_need(raw, "model_type", folder))
+    file = folder / "config.json"
+    raw = read_json(file)
+    text = _need(raw, "text_config", dict, file) if "text_config" in raw else raw
+    card = card_for(_need(raw, "model_type", str, file))
+    _check_parsers(config)
     tokenizer_folder = Path(config.tokenizer_path) if config.tokenizer_path else folder
     if not (tokenizer_folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{tokenizer_folder}: tokenizer.json is missing")
-    generation = read_json(folder / "generation_config.json") if (folder / "generation_config.json").exists() else {}
-    longest = _need(text, "max_position_embeddings", folder)
+    generation_file = folder / "generation_config.json"
+    generation = read_json(generation_file) if generation_file.exists() else {}
+    longest = _need(text, "max_position_embeddings", int, file)
     if config.context_length is not None and config.context_length > longest:
         raise ConfigError(f"--context-length: the model's longest is {longest}, got {config.context_length}")
     return ServedModel(
@@ -51,13 +58,15 @@ def read_served_model(config: Config) -> ServedModel:
             served_model_name=config.served_model_name or (folder.resolve().name if config.model_path else DEMO_NAME),
             model_path=str(config.model_path or DEMO_NAME),
             model_type=raw["model_type"],
-            architectures=tuple(raw.get("architectures", ())),
+            architectures=tuple(raw.get("architectures") or ()),
             context_length_tokens=config.context_length or longest,
-            vocab_size=_need(text, "vocab_size", folder),
-            eos_token_ids=_ids(text.get("eos_token_id")) | _ids(generation.get("eos_token_id")),
+            vocab_size=_need(text, "vocab_size", int, file),
+            eos_token_ids=_ids(text, file) | _ids(generation, generation_file),
             reasoning_parser=_parser(config.reasoning_parser, card.reasoning_parser),
             tool_call_parser=_parser(config.tool_call_parser, card.tool_call_parser),
-            default_sampling=_sampling(generation) if config.sampling_defaults == "model" else Sampling(),
+            default_sampling=_sampling(generation, generation_file)
+            if config.sampling_defaults == "model"
+            else Sampling(),
             incremental_streaming_output=config.incremental_streaming_output,
         ),
     )
@@ -76,28 +85,50 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _need(table: Mapping[str, Any], key: str, folder: Path) -> Any:
+def _need(table: Mapping[str, Any], key: str, kind: type[T], file: Path) -> T:
+    """Return table[key]; raises CheckpointError when it is missing or of another kind."""
     if key not in table:
-        raise CheckpointError(f"{folder / 'config.json'}: {key} is missing")
-    return table[key]
+        raise CheckpointError(f"{file}: {key} is missing")
+    value = table[key]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise CheckpointError(f"{file}: {key} is {value!r}, which makes no sense")
+    return value
 
 
-def _ids(value: int | list[int] | None) -> frozenset[int]:
-    if value is None:
-        return frozenset()
-    return frozenset([value] if isinstance(value, int) else value)
+def _ids(table: Mapping[str, Any], file: Path) -> frozenset[int]:
+    value = table.get("eos_token_id")
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(token_id, int) for token_id in ids):
+        raise CheckpointError(f"{file}: eos_token_id is {value!r}, which makes no sense")
+    return frozenset(ids)
+
+
+def _check_parsers(config: Config) -> None:
+    """Raise ConfigError for a parser there is no file of, before a checkpoint is loaded in vain."""
+    if config.reasoning_parser not in (None, "auto", "none"):
+        load_reasoning_parser(config.reasoning_parser)
+    if config.tool_call_parser not in (None, "auto", "none"):
+        load_tool_parser(config.tool_call_parser)
 
 
 def _parser(wanted: str | None, card: str | None) -> str | None:
     return card if wanted == "auto" else None if wanted in (None, "none") else wanted
 
 
-def _sampling(generation: Mapping[str, Any]) -> Sampling:
+def _sampling(generation: Mapping[str, Any], file: Path) -> Sampling:
+    """Return the defaults of generation_config.json; null is as good as absent, a value out of range is refused."""
     if generation.get("do_sample") is False:
         return Sampling(temperature=0.0)
+
+    def number(key: str, default: float, is_valid: Callable[[float], bool]) -> float:
+        value = default if generation.get(key) is None else generation[key]
+        if not isinstance(value, int | float) or isinstance(value, bool) or not is_valid(value):
+            raise CheckpointError(f"{file}: {key} is {value!r}, which makes no sense")
+        return value
+
     return Sampling(
-        temperature=float(generation.get("temperature", 1.0)),
-        top_p=float(generation.get("top_p", 1.0)),
-        top_k=int(generation.get("top_k") or 0),
-        min_p=float(generation.get("min_p") or 0.0),
+        temperature=float(number("temperature", 1.0, lambda value: 0 <= value < math.inf)),
+        top_p=float(number("top_p", 1.0, lambda value: 0 < value <= 1)),
+        top_k=max(0, int(number("top_k", 0, lambda value: value >= -1))),
+        min_p=float(number("min_p", 0.0, lambda value: 0 <= value <= 1)),
     )

@@ -12,14 +12,24 @@ log = logging.getLogger("trnrt")
 
 
 def linked(
-    stage: Callable[..., Awaitable[None]], name: str, may_end: Callable[[], bool]
+    stage: Callable[..., Awaitable[None]],
+    name: str,
+    may_end: Callable[[], bool],
+    before_failing: Callable[[], Awaitable[None]],
 ) -> Callable[..., Awaitable[None]]:
-    """Return `stage` as a task that raises EngineFailure when it returns although may_end() is false."""
+    """Return `stage` as a task that raises what it raises, and EngineFailure when it returns while may_end() is false.
+
+    Either is raised only after before_failing(): it ends the process, and clients must hear of it first.
+    """
 
     async def run(*args: Any, task_status: "trio.TaskStatus[Any]" = trio.TASK_STATUS_IGNORED) -> None:
-        await stage(*args, task_status=task_status)
-        if not may_end():
-            raise EngineFailure(f"the {name} stage ended by itself")
+        try:
+            await stage(*args, task_status=task_status)
+            if not may_end():
+                raise EngineFailure(f"the {name} stage ended by itself")
+        except Exception:
+            await before_failing()
+            raise
 
     return run
 

@@ -50,6 +50,15 @@ class Connection(TrioASGIHTTPConnection):
         self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
     ) -> None:
         """Answer the request, then end the task that waits for the client to leave."""
+        answering = cast(App, self.app).serving.answering
+        answering.add(self)
+        try:
+            await self._answer(request, send)
+        finally:
+            answering.discard(self)
+        nursery.cancel_scope.cancel()
+
+    async def _answer(self, request: Request, send: ASGISendCallable) -> None:
         request_id = _request_id(request)
         headers = {"x-request-id": request_id, "request-id": request_id}
         self.scope["state"]["request_id"] = request_id
@@ -59,7 +68,6 @@ class Connection(TrioASGIHTTPConnection):
         else:
             response.headers.update(headers)
             await self._send_response(send, response)
-        nursery.cancel_scope.cancel()
 
 
 class RefusedWebsocket(TrioASGIWebsocketConnection):

@@ -14,6 +14,8 @@ What is wrong without it, each found by test (tests/stages/ingress/test_hardenin
   400) with it. Cure: half-close, then read and discard for at most linger_s.
 - *A reader waits for ever.* With pipelined bytes behind a request the reader sleeps until a recycling that never comes
   when the connection is closed instead. Cure: closing cancels the reader.
+- *An offered upgrade hides a disconnect.* h11 reads nothing behind a request with an Upgrade header (h2c, as Java's and
+  curl's clients offer it) until it is answered. Cure: the offer is forgotten as soon as it is ignored.
 - *A closed connection lives on.* A response that ends after its client has left starts the idle timer once more, which
   then holds the connection's task for the whole keep-alive timeout. Cure: nothing idles once the reader has ended.
 - *An event stream costs 48 us a chunk.* Locks, shields and two framing layers for each. Cure: plain sockets are written
@@ -169,9 +171,11 @@ class HardenedTCPServer(TCPServer):
 
 
 class HardenedH11Protocol(H11Protocol):
-    """HTTP/1 without WebSockets."""
+    """HTTP/1 without WebSockets or other upgrades of a request that has a body."""
 
     async def _create_stream(self, request: h11.Request) -> None:
+        # h11 stops reading behind a request that offers an upgrade, and so would never see its client leave.
+        self.connection._cstate.pending_switch_proposals.clear()  # type: ignore[union-attr]
         headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
         plain = h11.Request(
             method=request.method, target=request.target, headers=headers, http_version=request.http_version

@@ -36,12 +36,18 @@ log = logging.getLogger("trnrt.ingress")
 
 @frozen(eq=False)
 class Serving:
-    """What every call shares: the services, the settings, the live request ids, and the end of the drain."""
+    """What every call shares: the services, the settings, the live request ids, and the end of it all.
+
+    At the cutoff every call still running is answered that the server stops, or, once `failed`, that the engine failed.
+    """
 
     services: Services
     settings: IngressSettings
     live_ids: set[str] = field(factory=set)
     cutoff: trio.Event = field(factory=trio.Event)
+    failed: trio.Event = field(factory=trio.Event)
+    # The HTTP requests under way, each until its last byte was handed to its connection.
+    answering: set[object] = field(factory=set)
 
 
 async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Serving, wire: Wire) -> None:
@@ -49,12 +55,16 @@ async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Se
     timeout_s = _timeout_s(parsed, serving.settings)
     try:
         with _claimed_ids(parsed, serving.live_ids), trio.fail_after(timeout_s):
-            async with admit(parsed.asks, serving.services) as feed:
-                if parsed.stream:
-                    await _stream(parsed, dialect, feed, serving, wire)
-                    return
-                async with _watched(None, serving, wire):
-                    collected = await collect(parsed.asks, feed)
+            async with _watched(dialect.ping if parsed.stream else None, serving, wire):
+                async with admit(parsed.asks, serving.services) as feed:
+                    if parsed.stream:
+                        await _stream(parsed, feed, wire)
+                    else:
+                        collected = await collect(parsed.asks, feed)
+        if parsed.stream:
+            await wire.write(b"".join(parsed.encoder.finish()))
+            await wire.end()
+            return
         status, value = parsed.encoder.body(collected)
         await send_json(wire, status, value)
     except trio.TooSlowError:
@@ -92,19 +102,16 @@ async def send_json(wire: Wire, status: int, value: object, headers: dict[str, s
     await wire.end()
 
 
-async def _stream(parsed: Parsed, dialect: Dialect, feed: Feed, serving: Serving, wire: Wire) -> None:
+async def _stream(parsed: Parsed, feed: Feed, wire: Wire) -> None:
     """Send frames as events arrive, one write a wake."""
     encoder = parsed.encoder
     await wire.start(200, SSE_HEADERS)
-    async with _watched(dialect.ping, serving, wire):
-        await wire.write(b"".join(encoder.start()))
-        while arrivals := await feed.next():
-            frames: list[bytes] = []
-            for arrival in arrivals:
-                frames += encoder.event(arrival.ask_index, arrival.prompt, arrival.event)
-            await wire.write(b"".join(frames))
-    await wire.write(b"".join(encoder.finish()))
-    await wire.end()
+    await wire.write(b"".join(encoder.start()))
+    while arrivals := await feed.next():
+        frames: list[bytes] = []
+        for arrival in arrivals:
+            frames += encoder.event(arrival.ask_index, arrival.prompt, arrival.event)
+        await wire.write(b"".join(frames))
 
 
 async def _fail(error: Exception, parsed: Parsed, dialect: Dialect, request_id: str, wire: Wire) -> None:
@@ -135,7 +142,7 @@ def _told(error: Exception) -> Exception:
 
 @asynccontextmanager
 async def _watched(ping: bytes | None, serving: Serving, wire: Wire) -> AsyncIterator[None]:
-    """Run a watch beside the block: it pings a silent stream, and raises Draining in the block at the cutoff."""
+    """Run a watch beside the block: it pings a silent stream, and at the cutoff raises Draining or EngineFailure."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch, ping, serving, wire)
         yield
@@ -145,10 +152,11 @@ async def _watched(ping: bytes | None, serving: Serving, wire: Wire) -> AsyncIte
 async def _watch(ping: bytes | None, serving: Serving, wire: Wire) -> None:
     ping_s = serving.settings.sse_ping_s if ping else math.inf
     while True:
-        with trio.move_on_at(wire.written_s + ping_s):
+        silent_since_s = wire.written_s if wire.started else trio.current_time()
+        with trio.move_on_at(silent_since_s + ping_s):
             await serving.cutoff.wait()
-            raise Draining
-        if ping and trio.current_time() - wire.written_s >= ping_s:
+            raise EngineFailure("a stage failed") if serving.failed.is_set() else Draining
+        if ping and wire.started and trio.current_time() - wire.written_s >= ping_s:
             await wire.write(ping)
 
 

@@ -1,5 +1,8 @@
 """Serves the application on a socket until told to stop: hypercorn on trio, hardened.
 
+The address is taken by `bind` before anything slow is loaded, so that one in use is told at once; connections are
+accepted only once they can be answered.
+
 At shutdown the listening socket closes at once, so new connections are refused; what runs may finish within
 drain_timeout_s. Then the cutoff is set: streams that still run get their error frame and terminator, other calls a 503.
 Whoever has not read that within CUTOFF_GRACE_S is cut off.
@@ -24,19 +27,36 @@ BACKLOG = 2048
 CUTOFF_GRACE_S = 1.0
 
 
-def listen(settings: IngressSettings) -> socket.socket:
-    """Return a socket listening on host and port (0 picks a free one); raises StartupError naming the flag."""
+def bind(settings: IngressSettings) -> socket.socket:
+    """Return a socket bound to host and port (0 picks a free one), not listening; raises StartupError."""
     try:
         family, _, _, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise StartupError(f"--host {settings.host} cannot be resolved: {error.strerror}.") from None
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a host name"
+        raise StartupError(f"--host {settings.host} cannot be resolved: {reason}.") from None
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
     except OSError as error:
-        where = f"--host {settings.host} --port {settings.port}"
-        raise StartupError(f"{where}: cannot listen there: {error.strerror}.") from None
-    listener.setblocking(False)
-    return listener
+        sock.close()
+        raise _cannot_listen(settings, error) from None
+    sock.setblocking(False)
+    return sock
+
+
+def listen(settings: IngressSettings, sock: socket.socket) -> None:
+    """Let connections queue on a bound socket; raises StartupError when another process came first."""
+    try:
+        sock.listen(BACKLOG)
+    except OSError as error:
+        raise _cannot_listen(settings, error) from None
+
+
+def _cannot_listen(settings: IngressSettings, error: OSError) -> StartupError:
+    return StartupError(f"--host {settings.host} --port {settings.port}: cannot listen there: {error.strerror}.")
 
 
 async def serve_http(
@@ -44,19 +64,20 @@ async def serve_http(
     settings: IngressSettings,
     *,
     shutdown: trio.Event,
-    listener: socket.socket | None = None,
+    bound: socket.socket | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `shutdown` and the drain after it; reports the port once connections are answered.
 
-    A `listener` made earlier with `listen` is taken over and closed; without one the socket is made here.
+    A socket bound earlier is taken over and closed; without one it is made here.
     """
     install()
     config = http_config(settings)
-    sock = listener or listen(settings)
+    sock = bound or bind(settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_last_call, app, settings, shutdown)
         with closing(sock):
+            listen(settings, sock)
             await worker_serve(
                 wrap_app(app, config.wsgi_max_body_size, "asgi"),
                 config,
@@ -73,7 +94,7 @@ def http_config(settings: IngressSettings) -> HardenedConfig:
     config.backlog = BACKLOG
     config.accesslog = None
     config.errorlog = logging.getLogger("trnrt.ingress.hypercorn")
-    config.loglevel = "WARNING"  # its line with the address is ours to write
+    config.errorlog.setLevel(logging.WARNING)  # its line with the address is ours to write
     config.include_server_header = False
     config.keep_alive_timeout = settings.keep_alive_timeout_s
     config.keep_alive_max_requests = sys.maxsize

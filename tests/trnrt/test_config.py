@@ -75,3 +75,11 @@ def test_help_gives_every_flag_one_line() -> None:
         assert len(rows) == 1, field.name
         assert len(rows[0]) <= 140
         assert field.metadata["text"].split("%")[0][:20] in rows[0]
+
+
+def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "trnrt.toml"
+    file.write_bytes(b'host = "\xff"')
+
+    with pytest.raises(ConfigError, match=r"trnrt\.toml"):
+        load_config(["--config", str(file)], {})

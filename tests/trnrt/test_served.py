@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stages.errors import CheckpointError, ConfigError
+from stages.messages import Sampling
 from trnrt.config import Config
 from trnrt.resolve import resolve
 from trnrt.served import DEMO_FILES, read_served_model
@@ -114,3 +115,54 @@ def test_a_damaged_folder_ends_the_start_with_one_line_and_exit_2(folder: Path, 
     assert name.split(".")[0] in said[0]
     assert "Traceback" not in run.stderr
     assert "listening" not in run.stderr
+
+
+def rewrite(file: Path, **values: object) -> None:
+    """Set keys of a JSON file, at its top and in its text_config."""
+    table = json.loads(file.read_text()) | values
+    if isinstance(table.get("text_config"), dict):
+        table["text_config"] |= {key: value for key, value in values.items() if key in table["text_config"]}
+    file.write_text(json.dumps(table))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("config.json", "text_config", 5),
+        ("config.json", "model_type", 5),
+        ("config.json", "max_position_embeddings", "long"),
+        ("config.json", "vocab_size", None),
+        ("config.json", "eos_token_id", "<|user|>"),
+        ("config.json", "eos_token_id", ["<|user|>"]),
+        ("generation_config.json", "eos_token_id", {}),
+        ("generation_config.json", "temperature", "hot"),
+        ("generation_config.json", "temperature", -1),
+        ("generation_config.json", "top_p", 0),
+        ("generation_config.json", "top_k", True),
+        ("generation_config.json", "min_p", 7),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_named_with_its_file(folder: Path, name: str, key: str, value: object) -> None:
+    rewrite(folder / name, **{key: value})
+
+    with pytest.raises(CheckpointError, match=rf"{name}.*{key}"):
+        read_served_model(Config(model_path=str(folder)))
+
+
+def test_null_in_generation_config_is_as_good_as_absent(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"temperature": null, "top_p": null, "top_k": null, "min_p": null}')
+
+    assert read_served_model(Config(model_path=str(folder))).settings.default_sampling == Sampling()
+
+
+def test_null_architectures_are_none(folder: Path) -> None:
+    rewrite(folder / "config.json", architectures=None)
+
+    assert read_served_model(Config(model_path=str(folder))).settings.architectures == ()
+
+
+@pytest.mark.parametrize("flag", ["reasoning_parser", "tool_call_parser"])
+@pytest.mark.parametrize("name", ["no-such", "../glm45"])
+def test_a_parser_there_is_not_is_refused_before_the_checkpoint_is_loaded(flag: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')}: there is no '{name}'"):
+        read_served_model(Config(**{flag: name}))

@@ -66,7 +66,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
     n = check_choices(body.n)
     if body.best_of is not None and body.best_of != n:
         raise invalid("best_of", "best_of is not supported by this server.", "unsupported_parameter")
-    prompts = _prompts(body)
+    prompts = _prompts(body, model.vocab_size)
     rid, ids = _request_ids(body, len(prompts))
     top = head(call, "cmpl", check_model(body.model, model), rid, body.request_id)
     asks = tuple(
@@ -87,7 +87,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
     return Parsed(asks, body.stream, CompletionEncoder(top, asks, model, options, body.echo))
 
 
-def _prompts(body: CompletionBody) -> list[str | tuple[int, ...]]:
+def _prompts(body: CompletionBody, vocab_size: int) -> list[str | tuple[int, ...]]:
     given: Any = body.prompt
     is_single = not isinstance(given, list) or not given or isinstance(given[0], int)
     items = [given] if is_single else given
@@ -96,6 +96,9 @@ def _prompts(body: CompletionBody) -> list[str | tuple[int, ...]]:
         raise invalid("prompt", "Prompt cannot be empty")
     if len(prompts) > MAX_PROMPTS:
         raise invalid("prompt", f"at most {MAX_PROMPTS} prompts are allowed, got {len(prompts)}")
+    for prompt in prompts:
+        if not isinstance(prompt, str) and not (min(prompt) >= 0 and max(prompt) < vocab_size):
+            raise invalid("prompt", f"prompt has a token id outside [0, {vocab_size - 1}].")
     if body.echo and not all(isinstance(prompt, str) for prompt in prompts):
         raise invalid("echo", "echo with a prompt of token ids is not supported.", "unsupported_parameter")
     return prompts

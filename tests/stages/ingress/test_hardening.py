@@ -81,6 +81,18 @@ async def test_leaving_a_call_that_is_not_streamed_cancels_it() -> None:
         await eventually(lambda: len(server.engine.cancelled) == 2 and not server.engine.running)
 
 
+@pytest.mark.parametrize("offer", [b"h2c", b"websocket", b"anything"])
+async def test_leaving_a_call_that_offered_an_upgrade_cancels_it(offer: bytes) -> None:
+    body = b'{"prompts": ["a"]}'
+    head = b"POST /text HTTP/1.1\r\nhost: x\r\nconnection: Upgrade, HTTP2-Settings\r\nhttp2-settings: AAMAAABk\r\n"
+    head += b"upgrade: %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % (offer, len(body))
+    async with running(silent) as server:
+        async with connected(server.port) as client:
+            await client.send(head + body)
+            await eventually(lambda: bool(server.engine.running))
+        await cancelled_within(server)
+
+
 async def test_half_closing_after_the_request_counts_as_leaving() -> None:
     async with running(silent) as server, connected(server.port) as client:
         await client.post("/text", HELLO)

@@ -62,6 +62,14 @@ def test_a_prompt_is_text_or_ids_one_or_several(prompt: Any, prompts: Any) -> No
     assert len({ask.request_id for ask in asks}) == len(prompts)
 
 
+@pytest.mark.parametrize("prompt", [[-1], [1000], [[5], [1000]], [2**40]])
+def test_an_id_outside_the_vocabulary_is_refused_by_the_name_the_client_knows(prompt: Any) -> None:
+    error = refusal(DIALECT, {"prompt": prompt})
+
+    assert (error.param, error.code) == ("prompt", "invalid_value")
+    assert "[0, 999]" in error.message
+
+
 @pytest.mark.parametrize("prompt", [None, "", [], [""], ["a", ""], [[]], [[1], []]])
 def test_an_empty_prompt_is_refused(prompt: Any) -> None:
     error = refusal(DIALECT, {"prompt": prompt})

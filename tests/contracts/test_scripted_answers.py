@@ -1,0 +1,171 @@
+"""Scripted ids through detokenizer and chat dialect: what a stream joins to is the answer that is not streamed."""
+
+import json
+from typing import Any
+
+import pytest
+import trio
+
+from stages.detokenizer.choice import Choice, Decoding
+from stages.detokenizer.stage import open_decoding
+from stages.ingress.dialect import Call, Collected
+from stages.ingress.dialects.openai_chat import DIALECT
+from stages.messages import ChoiceKey, Event, Finish, Prompt, Submit, TokensRow, Usage
+from stages.prompt.tokenizer import open_prompt_tokenizer
+from stages.settings import DetokenizerSettings
+from trnrt.config import Config
+from trnrt.served import DEMO_FILES, read_served_model
+
+MODEL = read_served_model(Config()).settings
+TOKENIZER = open_prompt_tokenizer(str(DEMO_FILES))
+DECODING: Decoding = open_decoding(DetokenizerSettings(str(DEMO_FILES), "glm45", "glm47"))
+END = TOKENIZER.encode_texts(["<|observation|>"])[0][0]
+PROMPT = Prompt((1, 2, 3), in_reasoning=True)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "s": {"type": "string"},
+        "i": {"type": "integer"},
+        "o": {"type": "object"},
+        "l": {"type": "array"},
+    },
+}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+
+
+def call(**arguments: str) -> str:
+    """A tool call as the model writes it."""
+    pairs = "".join(f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>" for key, value in arguments.items())
+    return f"<tool_call>f{pairs}</tool_call>"
+
+
+ANSWERS = {
+    "typed": ("hm</think>" + call(s="123", i="5", o='{"a": [1, "x\\"y"]}', l="[]"), 1),
+    "two": ("</think>Both: " + call(s="Paris") + call(s="Rome"), 2),
+    "none": ("</think>" + call(), 1),
+    "quotes": ("</think>" + call(s='Smithh" \\ </arg_val\n\t{'), 1),
+    "wide": ("🧑‍🚀 thinks</think>𠮷é한글" + call(s="🧑‍🚀𠮷é한글"), 1),
+    "text": ("I think so</think>🧑‍🚀𠮷é한글 says alpha END", 0),
+    "endless": ("still thinking 🧑‍🚀", 0),
+}
+
+
+def submit_of(body: dict[str, Any], index: int) -> Submit:
+    ask = DIALECT.parse(Call(body, {}, "/v1/chat/completions", "r", 0), MODEL).asks[0]
+    mailbox, _ = trio.open_memory_channel[Event](0)
+    return Submit(
+        key=ChoiceKey("r", index),
+        prompt_ids=PROMPT.token_ids,
+        sampling=ask.sampling,
+        seed=index,
+        max_new_tokens=4096,
+        min_new_tokens=0,
+        stop_token_ids=frozenset({END}),
+        stop=ask.limits.stop,
+        form=ask.form,
+        in_reasoning=True,
+        logprobs=False,
+        num_top_logprobs=0,
+        priority=0,
+        mailbox=mailbox,
+    )
+
+
+def events_of(body: dict[str, Any], texts: list[str], step: int) -> list[Event]:
+    """The events of all choices, their steps by turns, `step` ids a step."""
+    submits = [submit_of(body, index) for index in range(len(texts))]
+    choices = [Choice(submit, DECODING) for submit in submits]
+    ids = [(*TOKENIZER.encode_texts([text])[0], END) for text in texts]
+    events: list[Event] = []
+    for start in range(0, max(map(len, ids)), step):
+        for submit, choice, own in zip(submits, choices, ids, strict=True):
+            some, is_last = own[start : start + step], start + step >= len(own)
+            if some:
+                finish = Finish("stop", matched=END) if is_last else None
+                row = TokensRow(submit, some, finish=finish, usage=Usage(3, min(start + step, len(own))))
+                events.extend(choice.take(row))
+    for submit in submits:
+        submit.mailbox.close()
+    return events
+
+
+def whole(body: dict[str, Any], texts: list[str], step: int) -> list[dict[str, Any]]:
+    encoder = DIALECT.parse(Call(body, {}, "/v1/chat/completions", "r", 0), MODEL).encoder
+    status, value = encoder.body([Collected(PROMPT, tuple(events_of(body, texts, step)))])
+    assert status == 200
+    choices: list[dict[str, Any]] = value["choices"]  # type: ignore[index]
+    return choices
+
+
+def streamed(body: dict[str, Any], texts: list[str], step: int) -> list[dict[str, Any]]:
+    """The choices a client joins from a stream, in the form of the whole answer's."""
+    encoder = DIALECT.parse(Call({**body, "stream": True}, {}, "/v1/chat/completions", "r", 0), MODEL).encoder
+    frames = encoder.start()
+    for event in events_of({**body, "stream": True}, texts, step):
+        frames += encoder.event(0, PROMPT, event)
+    lines = b"".join(frames + encoder.finish()).decode().split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    joined: dict[int, dict[str, Any]] = {}
+    for line in lines[:-2]:
+        for choice in json.loads(line.removeprefix("data: "))["choices"]:
+            own = joined.setdefault(choice["index"], {"content": "", "reasoning": "", "calls": {}, "finishes": []})
+            delta = choice["delta"]
+            own["content"] += delta.get("content") or ""
+            own["reasoning"] += delta.get("reasoning_content") or ""
+            for piece in delta.get("tool_calls") or ():
+                one = own["calls"].setdefault(piece["index"], {"name": "", "arguments": ""})
+                one["name"] += piece["function"].get("name") or ""
+                one["arguments"] += piece["function"].get("arguments") or ""
+            if choice["finish_reason"] is not None:
+                own["finishes"].append(choice["finish_reason"])
+    return [joined[index] for index in sorted(joined)]
+
+
+def as_joined(choice: dict[str, Any]) -> dict[str, Any]:
+    message = choice["message"]
+    calls = {index: dict(one["function"]) for index, one in enumerate(message.get("tool_calls") or ())}
+    return {
+        "content": message["content"] or "",
+        "reasoning": message["reasoning_content"] or "",
+        "calls": calls,
+        "finishes": [choice["finish_reason"]],
+    }
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 1000])
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_stream_of_any_steps_joins_to_the_whole_answer_and_choices_never_mix(step: int, n: int) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL], "n": n}
+    texts = [text for text, _ in ANSWERS.values()]
+    for start in range(len(texts)):
+        chosen = [texts[(start + index) % len(texts)] for index in range(n)]
+        alone = [as_joined(whole({**body, "n": 1}, [text], 1000)[0]) for text in chosen]
+        assert [as_joined(choice) for choice in whole(body, chosen, step)] == alone
+        assert streamed(body, chosen, step) == alone
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_calls_are_whole_json_of_the_schemas_types_and_no_character_is_broken(name: str) -> None:
+    text, num_calls = ANSWERS[name]
+    (answer,) = streamed({"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]}, [text], 1)
+
+    calls = [json.loads(one["arguments"]) for one in answer["calls"].values()]
+    assert len(calls) == num_calls
+    assert answer["finishes"] == ["tool_calls" if num_calls else "stop"]
+    assert "\ufffd" not in json.dumps(answer, ensure_ascii=False)
+    if name == "typed":
+        assert calls == [{"s": "123", "i": 5, "o": {"a": [1, 'x"y']}, "l": []}]
+    if name == "two":
+        assert (calls, answer["content"].strip()) == ([{"s": "Paris"}, {"s": "Rome"}], "Both:")
+    if name == "quotes":
+        assert calls == [{"s": 'Smithh" \\ </arg_val\n\t{'}]
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 1000])
+def test_a_stop_string_ends_the_visible_answer_only_and_none_of_it_is_shown(step: int) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "stop": ["END", "think"]}
+    (answer,) = streamed(body, [ANSWERS["text"][0]], step)
+
+    assert answer["reasoning"] == "I think so"
+    assert answer["content"] == "🧑‍🚀𠮷é한글 says alpha "
+    assert answer["finishes"] == ["stop"]

@@ -1,0 +1,174 @@
+"""The nursery tree over real sockets, its device a stand-in: stages that die, signals, and who hears of it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import trio
+
+import trnrt.serve
+from graphs.step import Capacity, StepInput
+from stages.channels import open_channels
+from stages.detokenizer.stage import Detokenizer
+from stages.errors import EngineFailure
+from stages.prompt.stage import Prompter
+from stages.scheduler.core import SchedulerCore
+from stages.stats.stage import open_stats
+from tests.sim.history_device import HistoryDevice
+from trnrt.config import Config
+from trnrt.serve import Server, drain, serve
+from trnrt.served import read_served_model
+from trnrt.shapes import graph_settings
+from trnrt.supervise import first_cause
+
+STEP_S = 0.005
+BODY = {"prompt": "red blue", "max_tokens": 400, "ignore_eos": True}
+
+
+def slow(step: StepInput) -> float:
+    """Take STEP_S on the engine's thread."""
+    time.sleep(STEP_S)
+    return STEP_S
+
+
+def small_server(**flags: Any) -> Server:
+    """A server whose device takes STEP_S a step."""
+    config = Config(port=0, max_running_requests=4, max_total_tokens=4096, context_length=512, **flags)
+    model = read_served_model(config)
+    shapes = graph_settings(config, model.settings)
+    capacity = Capacity(
+        num_pages=shapes.num_pages,
+        page_size_tokens=shapes.page_size_tokens,
+        num_slots=shapes.num_slots,
+        buckets=shapes.buckets,
+        vocab_size=model.settings.vocab_size,
+        context_length_tokens=512,
+        max_top_logprobs=20,
+    )
+    device = HistoryDevice(capacity, time_s=slow)
+    return Server(config, model, device, open_channels(config.max_queued_requests), open_stats(), started_s=0)
+
+
+async def post(port: int, path: str, body: dict[str, Any]) -> str:
+    """Return everything the server sends for one call, to the end of the connection."""
+    data = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"connection: close\r\ncontent-length: {len(data)}\r\n\r\n"
+    )
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(head.encode() + data)
+        got = [piece async for piece in stream]
+    return b"".join(got).decode()
+
+
+async def answers_while(server: Server, break_it: Callable[[], None]) -> tuple[list[str], BaseException]:
+    """Run a stream, a body and more than fit at once; break something under them; return answers and the end."""
+    answers: list[str] = []
+    ended: list[BaseException] = []
+
+    async def client(body: dict[str, Any]) -> None:
+        assert server.port is not None
+        answers.append(await post(server.port, "/v1/completions", body))
+
+    async def latecomer() -> None:
+        assert server.port is not None
+        with suppress(OSError, trio.BrokenResourceError):  # the process may have gone by now
+            await post(server.port, "/v1/completions", {**BODY, "max_tokens": 1})
+
+    async def run(task_status: "trio.TaskStatus[Server]") -> None:
+        try:
+            await serve(server, task_status=task_status)
+        except BaseExceptionGroup as group:
+            ended.append(first_cause(group))
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(run)
+            for index in range(8):
+                nursery.start_soon(client, {**BODY, "stream": index % 2 == 0, "n": 1 + index % 3})
+            await trio.sleep(0.3)
+            break_it()
+            nursery.start_soon(latecomer)
+    return answers, ended[0]
+
+
+def broken(*args: object, **kwargs: object) -> Any:
+    raise ValueError("broken by the test")
+
+
+@pytest.mark.parametrize(
+    ("owner", "method"),
+    [(Detokenizer, "deliver"), (SchedulerCore, "complete"), (HistoryDevice, "run"), (Prompter, "answers")],
+    ids=["detokenizer", "scheduler", "device", "prompt"],
+)
+async def test_whichever_stage_dies_every_client_is_told_before_the_process_ends(
+    monkeypatch: pytest.MonkeyPatch, owner: type, method: str
+) -> None:
+    server = small_server()
+
+    answers, end = await answers_while(server, lambda: monkeypatch.setattr(owner, method, broken))
+
+    assert isinstance(end, ValueError | EngineFailure)
+    assert len(answers) == 8
+    for answer in answers:
+        assert answer.startswith(("HTTP/1.1 500", "HTTP/1.1 503")) or answer.rstrip().endswith("[DONE]\n\n\r\n0"), (
+            answer
+        )
+        assert '"error":{"message":' in answer
+        assert "broken by the test" not in answer
+
+
+async def test_a_signal_before_the_server_is_ready_drains_it() -> None:
+    server = small_server()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drain, server)
+            await serve(server)
+
+    assert server.phase == "draining"
+
+
+async def test_what_still_runs_at_the_end_of_the_drain_is_told_at_once() -> None:
+    server = small_server(drain_timeout=0.0)
+    answers: list[str] = []
+
+    async def client(stream: bool) -> None:
+        assert server.port is not None
+        answers.append(await post(server.port, "/v1/completions", {**BODY, "stream": stream}))
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve, server)
+            nursery.start_soon(client, True)
+            nursery.start_soon(client, False)
+            await trio.sleep(0.3)
+            began_s = trio.current_time()
+            nursery.start_soon(drain, server)
+
+    assert trio.current_time() - began_s < trnrt.serve.LAST_FRAMES_S
+    assert all("The server is shutting down." in answer for answer in answers)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_the_server_loads_ends_it_quietly(number: signal.Signals, code: int) -> None:
+    flags = ["--port", "0", "--device-mode", "eager"]
+    with subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "trnrt", *flags], stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if b"graphs.devices.cpu" in line or b"torch" in line:
+                process.send_signal(number)
+                break
+        rest = process.stderr.read()
+
+    assert process.returncode == code
+    assert b"Traceback" not in rest
+    assert b"listening" not in rest
