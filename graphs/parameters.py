@@ -151,6 +151,19 @@ def _moe_shapes(config: Config) -> dict[str, Shape]:
     return shapes | {f"shared_experts.{name}": shape for name, shape in shared.items()}
 
 
+_FP8_ATTENTION = ("q_a_proj.weight", "q_b_proj.weight", "kv_a_proj_with_mqa.weight", "o_proj.weight")
+_FP8_MLP = ("gate_proj.weight", "up_proj.weight", "down_proj.weight")
+
+
+def fp8_names(config: Config) -> frozenset[str]:
+    """Return which tensors the published FP8 checkpoint stores in FP8: feed-forward parts and most of DSA."""
+    kinds = [*config.layer_kinds, *([MTP_KIND] if config.has_mtp else [])]
+    dsa = tuple(layer_prefix(index) for index, kind in enumerate(kinds) if kind.attention == "dsa")
+    shapes = tensor_shapes(config)
+    attention = {name for name in shapes if name.startswith(dsa) and name.endswith(_FP8_ATTENTION)} if dsa else set()
+    return frozenset(attention | {name for name in shapes if ".mlp." in name and name.endswith(_FP8_MLP)})
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Fusing
 # ---------------------------------------------------------------------------------------------------------------------

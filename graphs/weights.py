@@ -58,6 +58,10 @@ class Checkpoint:
             for name in file.keys():  # noqa: SIM118 - a safetensors handle, not a dict
                 self._where[canonical_name(name)] = (file, name)
 
+    def names(self) -> list[str]:
+        """Return the full names of all stored tensors, scales and vision included."""
+        return list(self._where)
+
     def _file_names(self) -> list[str]:
         index = self.folder / INDEX_FILE
         if not index.is_file():
@@ -143,15 +147,6 @@ def quantise(values: Tensor) -> tuple[Tensor, Tensor]:
     scale = blocks.abs().amax((1, 3)).clamp(min=1e-12) / 448.0
     codes = (blocks / scale[:, None, :, None]).flatten(2).flatten(0, 1)[:rows, :columns]
     return codes.to(torch.float8_e4m3fn), scale
-
-
-def is_fp8_in_checkpoints(name: str) -> bool:
-    """Return whether the published FP8 checkpoint stores this tensor in FP8."""
-    if not name.endswith("_proj.weight") or ".indexer." in name:
-        return False
-    if ".mlp." in name:
-        return True
-    return name.endswith(("q_a_proj.weight", "q_b_proj.weight", "kv_a_proj_with_mqa.weight"))
 
 
 def save_checkpoint(

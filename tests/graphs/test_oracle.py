@@ -1,9 +1,13 @@
 """Our logits equal the reference implementation's, both loaded from one folder in the real format."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from graphs.models.glm5_next import sequence_forward
+from graphs.weights import load_weights
+from tests.graphs import tiny
 from tests.graphs.conftest import Model
 from tests.graphs.serving import Server
 from tests.graphs.tiny import random_tokens
@@ -50,3 +54,31 @@ def test_repetitive_text_equals_the_reference(model: Model) -> None:
     torch.testing.assert_close(server.prefill([row], [tokens[:130]])[0], expected[129], **TOLERANCE)
     for t in range(130, 140):
         torch.testing.assert_close(server.decode([row], tokens[t : t + 1])[0], expected[t], **TOLERANCE)
+
+
+def test_our_steps_equal_the_reference_stepping_too(model: Model) -> None:
+    tokens = random_tokens(40, seed=9)
+    expected = model.reference.stepped(tokens, num_prompt=30)
+    server = Server(model.config, model.weights)
+    row = server.admit()
+    logits = [server.prefill([row], [tokens[:30]])]
+    logits += [server.decode([row], tokens[t : t + 1]) for t in range(30, 40)]
+    torch.testing.assert_close(torch.cat(logits), expected, **TOLERANCE)
+
+
+def test_bfloat16_stays_near_float32(tmp_path: Path) -> None:
+    # Without experts or selection: a choice that flips on rounding is no error of size.
+    config = tiny.write(tmp_path, seed=3, mlp_layer_types=["dense"] * 4)
+    tokens = random_tokens(80, seed=10)
+    results = []
+    for dtype in (torch.float32, torch.bfloat16):
+        server = Server(config, load_weights(tmp_path, config, dtype))
+        row = server.admit()
+        logits = [server.prefill([row], [tokens[:66]])]
+        logits += [server.decode([row], tokens[t : t + 1]) for t in range(66, 80)]
+        results.append(torch.cat(logits))
+        assert server.state.layers[0]["recurrent"].dtype == torch.float32
+        assert server.state.layers[1]["latent"].dtype == dtype
+    wide, narrow = results
+    assert narrow.dtype == torch.float32
+    assert (narrow - wide).square().mean().sqrt() < 0.05 * wide.square().mean().sqrt()

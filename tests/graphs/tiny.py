@@ -138,6 +138,17 @@ class Reference:
         return torch.as_tensor(self.model.lm_head(h))
 
     @torch.no_grad()
+    def stepped(self, tokens: Tensor, num_prompt: int) -> Tensor:
+        """Return logits [S, V] after a prompt and after each later token of tokens [T], stepped with a cache."""
+        language_model = self.model.model.language_model
+        out = language_model(input_ids=tokens[None, :num_prompt], use_cache=True)
+        logits = [self.model.lm_head(out.last_hidden_state[0, -1:])]
+        for t in range(num_prompt, len(tokens)):
+            out = language_model(input_ids=tokens[None, t : t + 1], use_cache=True, cache=out.cache)
+            logits.append(self.model.lm_head(out.last_hidden_state[0]))
+        return torch.cat(logits)
+
+    @torch.no_grad()
     def hidden(self, tokens: Tensor) -> Tensor:
         """Return the normed last hidden states [B, T, D] of tokens [B, T]."""
         return torch.as_tensor(self.model.model.language_model(input_ids=tokens, use_cache=False).last_hidden_state)
