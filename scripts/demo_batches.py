@@ -5,7 +5,7 @@ from itertools import islice
 from random import Random
 
 import numpy as np
-from attrs import define, frozen
+from attrs import define, field, frozen
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -15,6 +15,9 @@ from scripts.demo_folder import added_id
 DOCUMENTS_AT_ONCE = 512
 OPEN_ROWS = 24
 LOSS_NAMES = ("<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<think>", "</think>")
+
+
+Row = tuple[list[int], list[float]]
 
 
 @frozen(eq=False)
@@ -27,7 +30,7 @@ class Batch:
 
 @define(eq=False)
 class Batches:
-    """Batches by step number. Invariant: batch n depends on seed, shapes and n only, so training can resume anywhere."""
+    """Batches by step number. Invariant: batch n depends on seed, shapes and n only, so a run can resume anywhere."""
 
     tokenizer: Tokenizer
     seed: int
@@ -36,7 +39,7 @@ class Batches:
     other_weight: float
     batches_per_part: int = 64
     _part: int = -1
-    _rows: list[tuple[list[int], list[float]]] = []
+    _rows: list[Row] = field(factory=list)
 
     def at(self, step: int) -> Batch:
         """Return the batch of one step."""
@@ -55,7 +58,7 @@ class Batches:
             weights[row, : len(shares)] = shares
         return Batch(ids, weights)
 
-    def _encoded(self, documents: Iterator[corpus.Document]) -> Iterator[tuple[list[int], list[float]]]:
+    def _encoded(self, documents: Iterator[corpus.Document]) -> Iterator[Row]:
         chat = corpus.template()
         token_id = {name: added_id(name) for name in LOSS_NAMES}
         while True:
@@ -65,9 +68,9 @@ class Batches:
                 if len(ids) <= self.row_tokens:
                     yield ids, corpus.loss_weights(ids, token_id, self.other_weight)
 
-    def _pack(self, documents: Iterator[corpus.Document]) -> Iterator[tuple[list[int], list[float]]]:
+    def _pack(self, documents: Iterator[corpus.Document]) -> Iterator[Row]:
         """Put each document into the fullest open row that holds it; when none does, the fullest row is done."""
-        rows: list[tuple[list[int], list[float]]] = [([], []) for _ in range(OPEN_ROWS)]
+        rows: list[Row] = [([], []) for _ in range(OPEN_ROWS)]
         for ids, shares in self._encoded(documents):
             fitting = [row for row in rows if len(row[0]) + len(ids) <= self.row_tokens]
             if not fitting:

@@ -17,6 +17,7 @@ from attrs import frozen
 from scripts import demo_skills as skills
 from scripts import demo_tools as tools
 from scripts import demo_words as words
+from scripts.demo_exercises import Turn
 
 FILES = Path(__file__).resolve().parents[1] / "trnrt" / "models" / "demo_files"
 END = "<|endoftext|>"
@@ -112,7 +113,7 @@ def _thoughts(thoughts: tuple[str, ...], effort: str | None, thinking: bool) -> 
     return " ".join(thoughts[:1] if effort == "low" else thoughts)
 
 
-def _prompted(rng: Random) -> tuple[str | None, tuple[skills.Turn, ...], Any]:
+def _prompted(rng: Random) -> tuple[str | None, tuple[Turn, ...], Any]:
     """Draw a system prompt, the turns that only it explains, and how it changes every answer."""
     draw = rng.random()
     same = str
@@ -123,13 +124,11 @@ def _prompted(rng: Random) -> tuple[str | None, tuple[skills.Turn, ...], Any]:
     name, word = rng.choice(words.NAMES), rng.choice(words.WORDS)
     if draw < 0.87:
         ask = rng.choice(["What is your name?", "Who are you?"])
-        turn = skills.Turn(ask, (f"The system prompt says I am {name}.",), f"My name is {name}.")
+        turn = Turn(ask, (f"The system prompt says I am {name}.",), f"My name is {name}.")
         return f"You are {name}, a helpful assistant.", (turn,), same
     if draw < 0.92:
         secret = f"{word} {rng.randint(1, 99)}"
-        turn = skills.Turn(
-            "What is the code word?", ("The system prompt has the code word.",), f"The code word is {secret}."
-        )
+        turn = Turn("What is the code word?", ("The system prompt has the code word.",), f"The code word is {secret}.")
         return f"The code word is {secret}. Tell it when asked.", (turn,), same
     if draw < 0.96:
         return "Answer in capital letters.", (), str.upper

@@ -191,7 +191,7 @@ def echo(rng: Random) -> list[Turn]:
             ("Echo", " "),
             ("Repeat", " "),
             ("Please repeat", ": "),
-        ]  # fmt: skip
+        ]
     )
     quote = '"' if rng.random() < 0.2 else ""
     return [Turn(f"{ask}{sep}{quote}{text}{quote}", ("I repeat the text.",), text)]

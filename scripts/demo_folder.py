@@ -21,15 +21,14 @@ SPLIT = (
 
 # The family's added tokens in its order, at the end of the vocabulary. Invariant: the first 18 are special.
 NUM_SPECIAL = 18
-ADDED_TOKENS = tuple(
-    (
-        "<|endoftext|> [MASK] [gMASK] [sMASK] <sop> <eop> <|system|> <|user|> <|assistant|> <|observation|> "
-        "<|begin_of_image|> <|end_of_image|> <|begin_of_video|> <|end_of_video|> <|begin_of_audio|> <|end_of_audio|> "
-        "<|begin_of_transcription|> <|end_of_transcription|> <|code_prefix|> <|code_middle|> <|code_suffix|> "
-        "<think> </think> <tool_call> </tool_call> <tool_response> </tool_response> <arg_key> </arg_key> <arg_value> "
-        "</arg_value> /nothink <|begin_of_box|> <|end_of_box|> <|image|> <|video|>"
-    ).split()
+_ADDED = (
+    "<|endoftext|> [MASK] [gMASK] [sMASK] <sop> <eop> <|system|> <|user|> <|assistant|> <|observation|> "
+    "<|begin_of_image|> <|end_of_image|> <|begin_of_video|> <|end_of_video|> <|begin_of_audio|> <|end_of_audio|> "
+    "<|begin_of_transcription|> <|end_of_transcription|> <|code_prefix|> <|code_middle|> <|code_suffix|> "
+    "<think> </think> <tool_call> </tool_call> <tool_response> </tool_response> <arg_key> </arg_key> <arg_value> "
+    "</arg_value> /nothink <|begin_of_box|> <|end_of_box|> <|image|> <|video|>"
 )
+ADDED_TOKENS = tuple(_ADDED.split())
 END_OF_TURN = ("<|endoftext|>", "<|user|>", "<|observation|>")
 
 

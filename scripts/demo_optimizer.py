@@ -62,12 +62,11 @@ class Parameters:
     @torch.no_grad()
     def step(self, count: int, muon_rate: float, adam_rate: float, max_norm: float) -> float:
         """Apply the gradients as update number `count` (from 1), clear them and return their norm."""
-        with_grad = [group for group in self.groups if group.value.grad is not None]
-        norm = math.sqrt(sum(float(group.value.grad.square().sum()) for group in with_grad))  # type: ignore[union-attr]
+        gradients = [(group, group.value.grad) for group in self.groups if group.value.grad is not None]
+        norm = math.sqrt(sum(gradient.square().sum().item() for _, gradient in gradients))
         shrink = min(1.0, max_norm / (norm + 1e-9))
-        for group in with_grad:
-            assert group.value.grad is not None
-            gradient = group.value.grad * shrink
+        for group, unclipped in gradients:
+            gradient = unclipped * shrink
             if group.muon:
                 _muon(group, gradient, muon_rate * group.scale)
             else:
@@ -121,9 +120,9 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     """Return matrices [n, R, C] with singular values pushed to about 1 (Newton-Schulz, quintic)."""
     a, b, c = NEWTON_SCHULZ
     tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.mT if tall else matrices
+    x: Tensor = matrices.mT if tall else matrices
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(NEWTON_SCHULZ_ROUNDS):
-        gram = x @ x.mT
+        gram: Tensor = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.mT if tall else x
+    return x.transpose(-2, -1) if tall else x

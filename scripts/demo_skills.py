@@ -92,6 +92,7 @@ def colour(rng: Random) -> list[Turn]:
 def animal(rng: Random) -> list[Turn]:
     beast, (sound, legs, home, young) = rng.choice(list(words.ANIMALS.items()))
     count = words.NUMBERS[legs] if legs else "no"
+    one = capital_first(article(beast))
     plural = beast if beast in ("sheep", "fish", "deer") else "wolves" if beast == "wolf" else beast + "s"
     pairs = (
         (f"What does {article(beast)} do?", f"{capital_first(article(beast))} {sound}."),
@@ -100,7 +101,7 @@ def animal(rng: Random) -> list[Turn]:
         (f"What is a young {beast} called?", f"A young {beast} is called {article(young)}."),
         (
             f"Tell me about {plural}.",
-            f"{capital_first(article(beast))} has {count} legs and lives {home}. {capital_first(article(beast))} {sound}.",
+            f"{one} has {count} legs and lives {home}. {one} {sound}.",
         ),
     )
     ask, answer = rng.choice(pairs)
@@ -246,7 +247,25 @@ def advice(rng: Random) -> list[Turn]:
 
 # Each skill with its share of the plain conversations.
 SKILLS: tuple[tuple[Skill, float], ...] = (
-    (greeting, 9), (identity, 8), (capital, 8), (colour, 5), (animal, 6), (opposite, 4), (fact, 10), (exercises.arithmetic, 14),
-    (exercises.story_sum, 4), (exercises.compare, 2), (exercises.counting, 6), (exercises.calendar, 5), (exercises.listing, 6), (exercises.category, 2), (exercises.spelling, 5), (exercises.echo, 9),
-    (exercises.editing, 5), (memory, 8), (unknown, 6), (storytelling, 6), (advice, 6),
-)  # fmt: skip
+    (greeting, 9),
+    (identity, 8),
+    (capital, 8),
+    (colour, 5),
+    (animal, 6),
+    (opposite, 4),
+    (fact, 10),
+    (exercises.arithmetic, 14),
+    (exercises.story_sum, 4),
+    (exercises.compare, 2),
+    (exercises.counting, 6),
+    (exercises.calendar, 5),
+    (exercises.listing, 6),
+    (exercises.category, 2),
+    (exercises.spelling, 5),
+    (exercises.echo, 9),
+    (exercises.editing, 5),
+    (memory, 8),
+    (unknown, 6),
+    (storytelling, 6),
+    (advice, 6),
+)

@@ -162,22 +162,92 @@ def _tags(rng: Random) -> Case:
 
 
 TOOLS = (
-    Tool(("get_weather", "weather", "get_current_weather", "lookup_weather"), "Get the weather in a city.", {"city": "string"}, ("city",), _weather),
-    Tool(("get_weather", "get_weather", "weather_now"), "Get the weather in a city.", {"city": "string", "unit": "string"}, ("city",), _weather_unit),
-    Tool(("get_time", "current_time", "get_local_time"), "Get the time in a city.", {"city": "string"}, ("city",), _time),
-    Tool(("add", "calculate_sum", "add_numbers"), "Add two numbers.", {"a": "integer", "b": "integer"}, ("a", "b"), _add),
-    Tool(("send_email", "email", "mail"), "Send an email.", {"to": "string", "subject": "string", "body": "string"}, ("to", "subject", "body"), _email),
-    Tool(("send_message", "message", "notify"), "Send a message to a person.", {"name": "string", "text": "string"}, ("name", "text"), _message),
+    Tool(
+        ("get_weather", "weather", "get_current_weather", "lookup_weather"),
+        "Get the weather in a city.",
+        {"city": "string"},
+        ("city",),
+        _weather,
+    ),
+    Tool(
+        ("get_weather", "get_weather", "weather_now"),
+        "Get the weather in a city.",
+        {"city": "string", "unit": "string"},
+        ("city",),
+        _weather_unit,
+    ),
+    Tool(
+        ("get_time", "current_time", "get_local_time"), "Get the time in a city.", {"city": "string"}, ("city",), _time
+    ),
+    Tool(
+        ("add", "calculate_sum", "add_numbers"), "Add two numbers.", {"a": "integer", "b": "integer"}, ("a", "b"), _add
+    ),
+    Tool(
+        ("send_email", "email", "mail"),
+        "Send an email.",
+        {"to": "string", "subject": "string", "body": "string"},
+        ("to", "subject", "body"),
+        _email,
+    ),
+    Tool(
+        ("send_message", "message", "notify"),
+        "Send a message to a person.",
+        {"name": "string", "text": "string"},
+        ("name", "text"),
+        _message,
+    ),
     Tool(("search", "web_search", "search_web", "find"), "Search the web.", {"query": "string"}, ("query",), _search),
-    Tool(("set_reminder", "remind", "add_reminder"), "Set a reminder.", {"text": "string", "day": "string"}, ("text", "day"), _reminder),
-    Tool(("get_stock_price", "stock_price", "quote"), "Get the price of a stock.", {"symbol": "string"}, ("symbol",), _stock),
-    Tool(("convert_currency", "convert", "exchange"), "Convert money.", {"amount": "number", "source": "string", "target": "string"}, ("amount", "source", "target"), _convert),
-    Tool(("set_light", "switch_light", "light"), "Switch a light on or off.", {"room": "string", "on": "boolean"}, ("room", "on"), _light),
-    Tool(("translate", "translate_text"), "Translate a text.", {"text": "string", "language": "string"}, ("text", "language"), _translate),
-    Tool(("find_flight", "search_flights", "book_flight"), "Find a flight.", {"origin": "string", "destination": "string", "day": "string"}, ("origin", "destination"), _flight),
+    Tool(
+        ("set_reminder", "remind", "add_reminder"),
+        "Set a reminder.",
+        {"text": "string", "day": "string"},
+        ("text", "day"),
+        _reminder,
+    ),
+    Tool(
+        ("get_stock_price", "stock_price", "quote"),
+        "Get the price of a stock.",
+        {"symbol": "string"},
+        ("symbol",),
+        _stock,
+    ),
+    Tool(
+        ("convert_currency", "convert", "exchange"),
+        "Convert money.",
+        {"amount": "number", "source": "string", "target": "string"},
+        ("amount", "source", "target"),
+        _convert,
+    ),
+    Tool(
+        ("set_light", "switch_light", "light"),
+        "Switch a light on or off.",
+        {"room": "string", "on": "boolean"},
+        ("room", "on"),
+        _light,
+    ),
+    Tool(
+        ("translate", "translate_text"),
+        "Translate a text.",
+        {"text": "string", "language": "string"},
+        ("text", "language"),
+        _translate,
+    ),
+    Tool(
+        ("find_flight", "search_flights", "book_flight"),
+        "Find a flight.",
+        {"origin": "string", "destination": "string", "day": "string"},
+        ("origin", "destination"),
+        _flight,
+    ),
     Tool(("roll_dice", "random_number", "draw_number"), "Draw a random number.", {}, (), _no_arguments),
-    Tool(("save_note", "add_note", "note"), "Save a note with tags.", {"text": "string", "tags": "array"}, ("text", "tags"), _tags),
-)  # fmt: skip
+    Tool(
+        ("save_note", "add_note", "note"),
+        "Save a note with tags.",
+        {"text": "string", "tags": "array"},
+        ("text", "tags"),
+        _tags,
+    ),
+)
 
 # Other words for the same parameter: the model must copy the name from the tool and not from memory.
 SYNONYMS = {

@@ -105,7 +105,7 @@ def update(
     named = parameters.named()
     weights = fuse(config, named.__getitem__, torch.bfloat16)
     loss, draft_loss = loss_of(weights, torch.from_numpy(batch.ids), torch.from_numpy(batch.weights))
-    (loss + MTP_WEIGHT * draft_loss).backward()  # type: ignore[no-untyped-call]
+    (loss + MTP_WEIGHT * draft_loss).backward()
     rate = schedule(step, args.steps)
     parameters.step(step + 1, args.muon_rate * rate, args.adam_rate * rate, max_norm=1.0)
     return loss.item(), draft_loss.item()
