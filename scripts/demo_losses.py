@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._inductor import decomposition
 
 from graphs.config import Config
 from graphs.layers import mhc
@@ -21,41 +20,21 @@ from graphs.parameters import LayerWeights, Weights
 
 LossOf = Callable[[Weights, Tensor, Tensor], tuple[Tensor, Tensor]]
 
-MANY = 1024
-MIN_LIBRARY_SIDE = 16
-
 KDA_KEYS = ("in_proj", "conv", "f_b", "g_b", "decay", "dt_bias", "o_norm", "o_proj")
 DSA_KEYS = ("in_proj", "q_norm", "kv_norm", "q_proj", "w_uk", "w_uv", "o_proj", "index_norm_weight", "index_norm_bias")
 MLP_KEYS = ("gate_up", "down")
 MOE_KEYS = (*MLP_KEYS, "router", "router_bias", "experts_gate_up", "experts_down")
 
 
-def write_out_small_products() -> None:
-    """Make the compiler write batched products of a few streams as sums, which fuse with what stands around them.
-
-    As products they are one library call for each of thousands of 4 x 4 matrices: half of a step's time.
-    """
-    table: dict[Any, Any] = decomposition.decompositions
-    usual = table[torch.ops.aten.bmm.default]
-
-    def bmm(left: Tensor, right: Tensor) -> Any:
-        if left.shape[0] < MANY or min(left.shape[1], right.shape[2]) >= MIN_LIBRARY_SIDE:
-            return usual(left, right)
-        return (left.unsqueeze(3) * right.unsqueeze(1)).sum(2)
-
-    table[torch.ops.aten.bmm.default] = bmm
-
-
 def compile_parts(config: Config) -> None:
     """Replace the parts of the model's layers by compiled ones, for this process."""
-    write_out_small_products()
     wrap: Any = torch.compile(dynamic=False, fullgraph=True)
 
     def only(keys: tuple[str, ...], w: LayerWeights) -> dict[str, Tensor]:
         return {key: w[key] for key in keys if key in w}
 
     eager_kda, eager_dsa = model._sequence_kda, model._sequence_dsa
-    eager_collapse, eager_expand = mhc.collapse, mhc.expand
+    eager_collapse = mhc.collapse
     kda = wrap(lambda w, x: eager_kda(config, w, x))
     dsa = wrap(lambda w, x: eager_dsa(config, w, x))
     dense = wrap(lambda w, x: feed_forward(config, "dense", w, x))
@@ -80,7 +59,22 @@ def compile_parts(config: Config) -> None:
     for name, part in replaced.items():
         setattr(model, name, part)
     setattr(mhc, "collapse", any_site)  # noqa: B010 - a plain assignment is refused by the type checker
-    mhc.expand = wrap(eager_expand)
+    mhc.expand = wrap(expand_stream_by_stream)
+
+
+def expand_stream_by_stream(streams: Tensor, y: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+    """Return what `mhc.expand` does, written as sums, which the compiler fuses.
+
+    As a batched product it is a library call for each token's 4 x 4 matrix, and a third of a training step.
+    """
+    parts, block = streams.float().flatten(0, 1).unbind(1), y.float().flatten(0, 1)
+    mixed = []
+    for target in range(len(parts)):
+        total = post[target].unsqueeze(1) * block
+        for source, part in enumerate(parts):
+            total = total + comb[source, target].unsqueeze(1) * part
+        mixed.append(total)
+    return torch.stack(mixed, 1).to(streams.dtype).unflatten(0, streams.shape[:2])
 
 
 def losses(config: Config, compiled: bool) -> LossOf:
