@@ -58,6 +58,8 @@ from trnrt.supervise import contained, first_cause, linked
 # How long the last frames may take to reach their clients once the engine has finished.
 LAST_FRAMES_S = 3.0
 LAST_FRAMES_POLL_S = 0.02
+# How long clients may take to hear of a second signal.
+CUT_SHORT_S = 0.2
 
 log = logging.getLogger("trnrt")
 
@@ -131,11 +133,14 @@ class _Outcome:
 
 
 async def _watch_signals(signals: AsyncIterator[int], server: Server, nursery: trio.Nursery, outcome: _Outcome) -> None:
-    """Drain at the first signal, cancel everything at the second."""
+    """Drain at the first signal; at the second tell whoever still waits, and cancel everything."""
     async for number in signals:
         if server.phase == "draining":
             log.warning("%s again: stopping at once", signal.Signals(number).name)
             outcome.exit_code = 130
+            if server.serving is not None:
+                server.serving.cutoff.set()
+                await trio.sleep(CUT_SHORT_S)
             nursery.cancel_scope.cancel()
             return
         log.info("%s: draining for at most %g s", signal.Signals(number).name, server.config.drain_timeout)

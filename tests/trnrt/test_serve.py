@@ -1,6 +1,7 @@
 """The nursery tree over real sockets, its device a stand-in: stages that die, signals, and who hears of it."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -153,6 +154,35 @@ async def test_what_still_runs_at_the_end_of_the_drain_is_told_at_once() -> None
             nursery.start_soon(drain, server)
 
     assert trio.current_time() - began_s < trnrt.serve.LAST_FRAMES_S
+    assert all("The server is shutting down." in answer for answer in answers)
+
+
+async def test_a_second_signal_tells_everybody_and_ends_the_process_with_130() -> None:
+    server = small_server()
+    answers: list[str] = []
+    codes: list[int] = []
+
+    async def client(stream: bool) -> None:
+        assert server.port is not None
+        answers.append(await post(server.port, "/v1/completions", {**BODY, "stream": stream}))
+
+    async def run() -> None:
+        codes.append(await trnrt.serve._serve_until_signalled(server))
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            while server.port is None:  # noqa: ASYNC110  # nothing tells when it listens
+                await trio.sleep(0.01)
+            nursery.start_soon(client, True)
+            nursery.start_soon(client, False)
+            await trio.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await trio.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert codes == [130]
+    assert len(answers) == 2
     assert all("The server is shutting down." in answer for answer in answers)
 
 
