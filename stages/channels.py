@@ -48,13 +48,17 @@ class Admission:
     def send_nowait(self, submits: tuple[Submit, ...]) -> None:
         """Queue all choices of a request or none.
 
-        Raises trio.WouldBlock when full, trio.ClosedResourceError in a drain, InvalidRequest when the id is in use.
+        Raises trio.WouldBlock when full, trio.ClosedResourceError in a drain, InvalidRequest when the id is in use
+        or the choices are more than the whole queue holds.
         """
         if self.closed:
             raise trio.ClosedResourceError
         for request_id in {submit.key.request_id for submit in submits}:
             if request_id in self._choices or request_id in self.running:
                 raise InvalidRequest(f"Duplicate request ID detected: {request_id}", "rid")
+        if len(submits) > self.max_waiting:
+            text = f"n of {len(submits)} can never fit a queue of {self.max_waiting} (--max-queued-requests)."
+            raise InvalidRequest(text, "n")
         if len(self.waiting) + len(submits) > self.max_waiting:
             raise trio.WouldBlock
         for submit in submits:

@@ -195,6 +195,14 @@ def test_the_queue_counts_choices_and_wakes_the_scheduler_once_a_request():
     assert (len(queue.waiting), queue.waiting_tokens) == (3, 4)
 
 
+def test_more_choices_than_the_whole_queue_holds_is_the_clients_to_mend_not_to_retry():
+    queue = Admission(3, lambda _: None)
+    with pytest.raises(InvalidRequest, match="max-queued-requests") as caught:
+        queue.send_nowait(tuple(submit("a", (1,), choice=choice) for choice in range(4)))
+    assert caught.value.param == "n"
+    assert not queue.waiting
+
+
 def test_the_queue_tells_of_each_newcomer_once_and_not_of_one_that_left():
     queue = Admission(8, lambda _: None)
     queue.send_nowait((submit("a", (1,)),))
