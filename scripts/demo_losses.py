@@ -74,7 +74,8 @@ def expand_stream_by_stream(streams: Tensor, y: Tensor, post: Tensor, comb: Tens
         for source, part in enumerate(parts):
             total = total + comb[source, target].unsqueeze(1) * part
         mixed.append(total)
-    return torch.stack(mixed, 1).to(streams.dtype).unflatten(0, streams.shape[:2])
+    out: Tensor = torch.stack(mixed, 1).to(streams.dtype).unflatten(0, streams.shape[:2])
+    return out
 
 
 def losses(config: Config, compiled: bool) -> LossOf:
