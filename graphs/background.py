@@ -74,6 +74,7 @@ class Bodies:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
             "OMP_NUM_THREADS": "1",
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
             "TORCHINDUCTOR_CACHE_DIR": str(self._job.folder.parent / "inductor"),
         }
         self._process = subprocess.Popen(

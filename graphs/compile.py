@@ -1,18 +1,19 @@
 """Compiles bodies ahead of time and keeps them on disk, one file each, named by what made them and what they hold.
 
-    <cache>/<fingerprint>/<body>.<digest>.pt2
+    <cache>/<fingerprint>/<body>.<digest>.so
 
 The fingerprint covers everything that could change the machine code: settings, config, the source of graphs/, torch,
 the processor and the thread count. The digest is of the file's own bytes: a file that does not match it, or does not
 load, is thrown away with one log line and built anew. Files appear by rename, so a reader never sees half of one.
 
 `python -m graphs.compile` is the background half: it reads a pickled Job from standard input, builds what is missing,
-and prints `ready <body>` or `failed <body> <why>` a line as each is done.
+on two processes where there are two cores, and prints `ready <body>` or `failed <body> <why>` a line as each is done.
 """
 
 import contextlib
 import hashlib
 import logging
+import multiprocessing
 import os
 import pickle
 import platform
@@ -20,7 +21,9 @@ import shutil
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +35,11 @@ from graphs.capture import capture
 from graphs.catalog import Body, bodies
 from graphs.config import Config
 from graphs.settings import GraphSettings
+from graphs.shared_object import load
 
 log = logging.getLogger("trnrt")
 NICENESS = 10
+MAX_WORKERS = 2  # each needs a core and half a gigabyte, and serving goes on meanwhile
 SCRATCH = "scratch-"
 STALE_S = 3600.0
 SOURCES = ("layers/*.py", "models/*.py", "capture.py", "packing.py", "parameters.py", "state.py")
@@ -95,16 +100,27 @@ def build(job: Job, body: Body) -> Path:
     program = capture(body, job.config, job.settings)
     job.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=job.folder) as scratch:
-        made = Path(
-            torch._inductor.aoti_compile_and_package(
-                program,
-                package_path=os.path.join(scratch, "body.pt2"),
-                inductor_configs=inductor_configs(job.threads),
-            )
+        package = torch._inductor.aoti_compile_and_package(
+            program,
+            package_path=os.path.join(scratch, "body.pt2"),
+            inductor_configs=inductor_configs(job.threads),
         )
-        path = job.folder / f"{body.name}.{_digest(made)}.pt2"
+        made = _unpack(Path(package), Path(scratch) / "body.so")
+        path = job.folder / f"{body.name}.{_digest(made)}.so"
         os.replace(made, path)
     return path
+
+
+def _unpack(package: Path, made: Path) -> Path:
+    """Write the package's shared object to `made`; raises RuntimeError when it calls back into torch's dispatcher."""
+    with zipfile.ZipFile(package) as archive:
+        names = archive.namelist()
+        # Nodes that inductor has no kernel for need a proxy executor, which only torch's own loader gives them.
+        if any("extern_kernel_nodes" in name for name in names):
+            raise RuntimeError("the body has operators without a kernel")
+        (library,) = (name for name in names if name.endswith(".so"))
+        made.write_bytes(archive.read(library))
+    return made
 
 
 def inductor_configs(threads: int) -> dict[str, Any]:
@@ -122,11 +138,11 @@ def inductor_configs(threads: int) -> dict[str, Any]:
 
 def stored(job: Job, body: Body) -> Compiled | None:
     """Return the body loaded from disk, or None when it is not there; a damaged file is removed with a log line."""
-    for path in sorted(job.folder.glob(f"{body.name}.*.pt2")):
+    for path in sorted(job.folder.glob(f"{body.name}.*.so")):
         try:
             if path.name.split(".")[1] != _digest(path):
                 raise ValueError("its digest does not match")
-            return _load(path)
+            return load(path)
         except Exception as error:  # whatever a damaged package raises: it is rebuilt either way
             log.warning("compiled graph %s is damaged (%s); building it anew", path.name, error)
             path.unlink(missing_ok=True)
@@ -137,16 +153,9 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-def _load(path: Path) -> Compiled:
-    package = torch._inductor.aoti_load_package(str(path), run_single_threaded=True)
-    # The loader itself: the package's own call sorts and flattens arguments, which costs as much as a small body.
-    run = package.loader.run
-    return lambda inputs: run(inputs)
-
-
 def is_stored(job: Job, body: Body) -> bool:
     """Return whether the body has a file, damaged or not."""
-    return any(job.folder.glob(f"{body.name}.*.pt2"))
+    return any(job.folder.glob(f"{body.name}.*.so"))
 
 
 def main() -> None:
@@ -155,16 +164,22 @@ def main() -> None:
     os.nice(NICENESS)
     torch.set_num_threads(1)
     _sweep(job.folder)
-    for body in bodies(job.config, job.settings):
+    missing = [body for body in bodies(job.config, job.settings) if not is_stored(job, body)]
+    torch._inductor.cpu_vec_isa.pick_vec_isa()  # tries the compiler; once here, not in every worker
+    workers = min(MAX_WORKERS, os.cpu_count() or 1)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+        building = {pool.submit(build, job, body): body.name for body in missing}
         try:
-            if not is_stored(job, body):
-                build(job, body)
-            print("ready", body.name, flush=True)
+            for done in as_completed(building):
+                print(_verdict(building[done], done.exception()), flush=True)
         except BrokenPipeError:
-            return
-        except Exception as error:
-            reason = " ".join(str(error).split())[:300]
-            print("failed", body.name, f"{type(error).__name__}: {reason}", flush=True)
+            pool.shutdown(cancel_futures=True)
+
+
+def _verdict(name: str, error: BaseException | None) -> str:
+    if error is None:
+        return f"ready {name}"
+    return f"failed {name} {type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _sweep(folder: Path) -> None:

@@ -63,7 +63,7 @@ def test_the_folder_is_named_by_all_that_could_change_the_code(tmp_path: Path, m
 def test_a_damaged_file_is_removed_with_one_log_line(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     body = bodies(CONFIG, SETTINGS)[0]
     job.folder.mkdir(parents=True)
-    path = job.folder / f"{body.name}.0123456789abcdef.pt2"
+    path = job.folder / f"{body.name}.0123456789abcdef.so"
     path.write_bytes(b"half a file")
     assert is_stored(job, body)
     assert stored(job, body) is None
@@ -79,7 +79,7 @@ def test_a_file_of_the_right_digest_that_does_not_load_is_removed_too(
     job.folder.mkdir(parents=True)
     made = job.folder / "made"
     made.write_bytes(b"not a package")
-    made.rename(job.folder / f"{body.name}.{compile._digest(made)}.pt2")
+    made.rename(job.folder / f"{body.name}.{compile._digest(made)}.so")
     assert stored(job, body) is None
     assert not list(job.folder.iterdir())
     assert [record.name for record in caplog.records].count("trnrt") == 1

@@ -155,7 +155,7 @@ class TestRealPackages:
         self, weights: Weights, cache: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         job = Job.of(CONFIG, FIXED, cache)
-        path = next(job.folder.glob("mlp-dense.*.pt2"))
+        path = next(job.folder.glob("mlp-dense.*.so"))
         path.write_bytes(path.read_bytes()[:-100])
         with caplog.at_level(logging.WARNING, "trnrt"):
             running = Bodies(job)
