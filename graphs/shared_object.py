@@ -8,6 +8,7 @@ else, whether it succeeds or not; the outputs it makes are ours, and become tens
 """
 
 import ctypes
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,7 @@ PREFIX = "AOTInductorModelContainer"
 
 def load(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
     """Return the body in a shared object as a function of its inputs; raises OSError or RuntimeError if it is none."""
-    library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
+    library = ctypes.CDLL(_private_copy(path), mode=ctypes.RTLD_LOCAL)
     container = ctypes.c_void_p()
     _check(library[PREFIX + "CreateWithDevice"](ctypes.byref(container), ctypes.c_size_t(1), b"cpu", None), path)
     count = ctypes.c_size_t()
@@ -51,6 +52,17 @@ def load(path: Path) -> Callable[[list[Tensor]], list[Tensor]]:
 
     # The library and its container live as long as the process: nothing unloads a body that may be running.
     return call
+
+
+def _private_copy(path: Path) -> str:
+    """Return a path to the same bytes that nobody else can change: a mapped file cut short kills its process."""
+    if not hasattr(os, "memfd_create"):
+        return str(path)
+    descriptor = os.memfd_create(path.name)
+    with open(descriptor, "wb", closefd=False) as copy:
+        copy.write(path.read_bytes())
+    # Never closed: the loader knows libraries by name, and a number used again would name the wrong one.
+    return f"/proc/self/fd/{descriptor}"
 
 
 def _check(error: int, path: Path) -> None:

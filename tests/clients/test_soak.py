@@ -90,7 +90,7 @@ async def one_request(port: int, seed: int, outcomes: list[str]) -> None:
 
 def live(kind: type) -> int:
     gc.collect()
-    return sum(isinstance(thing, kind) for thing in gc.get_objects())
+    return sum(type(thing) is kind for thing in gc.get_objects())
 
 
 def num_tasks() -> int:
