@@ -229,6 +229,7 @@ async def _run_scheduler(server: Server, *, task_status: "trio.TaskStatus[Schedu
         chunked_prefill_size_tokens=config.chunked_prefill_size,
         max_prefill_rows=MAX_PREFILL_ROWS,
         schedule_policy=config.schedule_policy,
+        overlap=not config.disable_overlap_schedule,
     )
     capacity = server.device.capacity
     await run_scheduler(settings, capacity, server.channels, server.stats.send, task_status=task_status)
