@@ -7,6 +7,7 @@ import argparse
 import json
 import statistics
 import time
+from collections import deque
 
 import numpy as np
 
@@ -28,20 +29,25 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32, 256])
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--waiting", type=int, default=0, help="choices that wait behind the running ones")
+    parser.add_argument("--overlap", action="store_true", help="plan each step while the one before it is in flight")
     arguments = parser.parse_args()
-    results = {str(rows): measure(rows, arguments.steps, arguments.waiting) for rows in arguments.rows}
-    print(json.dumps({"plan_and_complete_us_by_rows": results, "waiting": arguments.waiting}))
+    waiting, overlap = arguments.waiting, arguments.overlap
+    results = {str(rows): measure(rows, arguments.steps, waiting, overlap) for rows in arguments.rows}
+    print(json.dumps({"plan_and_complete_us_by_rows": results, "waiting": waiting, "overlap": overlap}))
 
 
-def measure(num_rows: int, num_steps: int, num_waiting: int = 0) -> dict[str, float]:
+def measure(num_rows: int, num_steps: int, num_waiting: int = 0, overlap: bool = False) -> dict[str, float]:
     """Return median and 99th percentile CPU microseconds of plan + complete + take over num_steps decode steps."""
-    core = _running_core(num_rows, num_steps, num_waiting)
+    core = _running_core(num_rows, num_steps, num_waiting, overlap)
     output = _output(num_rows)
     costs_us = []
+    flights: deque[StepPlan] = deque()
+    if overlap:
+        _launch(core, flights)
     for _ in range(num_steps):
         begin_ns = time.thread_time_ns()
-        plan = core.plan()
-        assert plan is not None
+        _launch(core, flights)
+        plan = flights.popleft()
         core.complete(plan.step, output)
         core.outbox.take()
         costs_us.append((time.thread_time_ns() - begin_ns) / 1e3)
@@ -49,7 +55,13 @@ def measure(num_rows: int, num_steps: int, num_waiting: int = 0) -> dict[str, fl
     return {"p50": round(statistics.median(costs_us), 1), "p99": round(statistics.quantiles(costs_us, n=100)[98], 1)}
 
 
-def _running_core(num_rows: int, num_steps: int, num_waiting: int) -> SchedulerCore:
+def _launch(core: SchedulerCore, flights: deque[StepPlan]) -> None:
+    plan = core.plan()
+    assert plan is not None
+    flights.append(plan)
+
+
+def _running_core(num_rows: int, num_steps: int, num_waiting: int, overlap: bool) -> SchedulerCore:
     """Return a core with num_rows choices that decode and num_waiting that find no place."""
     row_pages = -(-(PROMPT_TOKENS + num_steps + 8) // PAGE_TOKENS)
     capacity = Capacity(
@@ -62,7 +74,7 @@ def _running_core(num_rows: int, num_steps: int, num_waiting: int) -> SchedulerC
         max_top_logprobs=20,
     )
     queue = Admission(num_rows + num_waiting, lambda _: None)
-    settings = SchedulerSettings(max_running_requests=num_rows)
+    settings = SchedulerSettings(max_running_requests=num_rows, overlap=overlap)
     core = SchedulerCore(settings, capacity, queue, load_policy("fcfs"))
     for index in range(num_rows + num_waiting):
         queue.send_nowait((_submit(index, num_steps + 8),))

@@ -6,7 +6,7 @@ Rule: past admission every send by a shared stage is `send_nowait`, so one slow 
 |---|---|---|
 | admission | --max-queued-requests | a full one is the queue-full 503; see Admission |
 | scheduler inbox | unbounded | orders and facts are few: one StepDone, a few Cancels a request |
-| plans | 1 | the scheduler plans one step ahead of the device at most |
+| plans | MAX_FLIGHTS | the step on the device and the one planned ahead of it; the executor takes both at once |
 | tokens | unbounded | one batch a step; the detokenizer is faster than a step, and the mailboxes bound what it writes |
 | mailbox | sized at admission | a reader that falls MAILBOX_DELTAS behind is cut off |
 | prompts | PROMPT_QUEUE | waiting to be tokenized; a full one is the queue-full 503 too |
@@ -22,6 +22,7 @@ from attrs import define, field
 from stages.errors import InvalidRequest
 from stages.messages import Arrived, ChoiceKey, Event, SchedulerInbox, StepPlan, Submit, Tokens
 
+MAX_FLIGHTS = 2
 MAILBOX_DELTAS = 4096
 PROMPT_QUEUE = 4096
 STATS_QUEUE = 4096
@@ -108,7 +109,7 @@ class Channels:
 def open_channels(max_queued_requests: int) -> Channels:
     """Return the channels of one engine with an admission queue of max_queued_requests choices."""
     scheduler_send, scheduler_receive = trio.open_memory_channel[SchedulerInbox](math.inf)
-    plans_send, plans_receive = trio.open_memory_channel[StepPlan](1)
+    plans_send, plans_receive = trio.open_memory_channel[StepPlan](MAX_FLIGHTS)
     tokens_send, tokens_receive = trio.open_memory_channel[Tokens](math.inf)
     return Channels(
         admission=Admission(max_queued_requests, scheduler_send.send_nowait),

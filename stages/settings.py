@@ -55,6 +55,8 @@ class SchedulerSettings:
     max_prefill_rows: int = 4
     schedule_policy: str = "fcfs"
     new_token_reserve: float = 0.3
+    # Plan the next step while one is on the device.
+    overlap: bool = False
 
 
 @frozen

@@ -69,6 +69,9 @@ class Config:
     )
     chunked_prefill_size: int = setting(256, "scheduler", "prompt tokens of one request in one step", low=64)
     schedule_policy: str = setting("fcfs", "scheduler", "order of the queue: fcfs")
+    disable_overlap_schedule: bool = setting(
+        False, "scheduler", "plan a step only when the last is done, not while it runs"
+    )
 
     device: Literal["cpu"] = setting("cpu", "device", "device to run on")
     device_mode: Literal["auto", "eager", "compiled"] = setting(

@@ -222,14 +222,7 @@ async def _start_stages(
 
 
 async def _run_scheduler(server: Server, *, task_status: "trio.TaskStatus[SchedulerCore]") -> None:
-    config = server.config
-    settings = SchedulerSettings(
-        max_queued_requests=config.max_queued_requests,
-        max_running_requests=config.max_running_requests,
-        chunked_prefill_size_tokens=config.chunked_prefill_size,
-        max_prefill_rows=MAX_PREFILL_ROWS,
-        schedule_policy=config.schedule_policy,
-    )
+    settings = scheduler_settings(server.config)
     capacity = server.device.capacity
     await run_scheduler(settings, capacity, server.channels, server.stats.send, task_status=task_status)
     server.drained.set()
@@ -265,6 +258,18 @@ def package_version() -> str:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
+
+
+def scheduler_settings(config: Config) -> SchedulerSettings:
+    """Return what the scheduler needs of the settings."""
+    return SchedulerSettings(
+        max_queued_requests=config.max_queued_requests,
+        max_running_requests=config.max_running_requests,
+        chunked_prefill_size_tokens=config.chunked_prefill_size,
+        max_prefill_rows=MAX_PREFILL_ROWS,
+        schedule_policy=config.schedule_policy,
+        overlap=not config.disable_overlap_schedule,
+    )
 
 
 def ingress_settings(config: Config) -> IngressSettings:

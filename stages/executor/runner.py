@@ -1,89 +1,152 @@
-"""How a device step is awaited: on a thread of its own, or on the clock.
+"""How a device step is begun and awaited: on a thread of its own, or on the clock.
 
-A Runner takes a step's arrays and gives arrays back, so a process at the other end of a socket can be one too.
+A Runner takes a step's arrays and gives arrays back, so a process at the other end of a socket can be one too. Steps
+run one at a time in the order they were begun, and one can be begun while another runs: the device then goes from step
+to step without the event loop in between.
+
+# Invariant: after a step that raised no other reaches the device, begun before that or after: the state is lost.
 """
 
 import queue
 import threading
-from collections.abc import Callable
 from typing import Protocol
 
 import outcome
 import trio
+from attrs import define
 
-from graphs.step import Device, StepInput, StepOutput
+from graphs.step import Device, DeviceLost, StepInput, StepOutput
+
+Result = outcome.Outcome[StepOutput]
+
+
+class Pending(Protocol):
+    """A step that was begun."""
+
+    async def wait(self) -> StepOutput:
+        """Return the step's output when it is done; raises what the device raised. Called by one task only."""
+        ...
 
 
 class Runner(Protocol):
-    """Runs steps one at a time."""
+    """Runs steps in the order they are begun."""
 
-    async def run(self, step: StepInput) -> StepOutput:
-        """Run one step; raises what the device raised, DeviceLost when it is gone. Called by one task only."""
+    def begin(self, step: StepInput) -> Pending:
+        """Line up a step behind those begun before it; never blocks."""
         ...
 
     async def aclose(self) -> None:
-        """Wait for a step that is still running and stop; idempotent. The device stays its owner's to close."""
+        """Wait for every step that was begun and stop; idempotent. The device stays its owner's to close."""
         ...
 
 
-_Deliver = Callable[["outcome.Outcome[StepOutput]"], None]
-
-
-class ThreadRunner:
-    """Runs a device on one long-lived thread, one hop each way a step.
+@define(eq=False)
+class ThreadPending:
+    """A step on the engine thread or in line for it.
 
     # Invariant: a step that was begun is waited for, cancelled or not: the device writes the pages it was given.
     """
+
+    _result: Result | None = None
+    _waiter: trio.lowlevel.Task | None = None
+
+    async def wait(self) -> StepOutput:
+        """Return the output; cancellation is seen only after the step."""
+        if self._result is None:
+            self._waiter = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+        else:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        assert self._result is not None
+        return self._result.unwrap()
+
+    def deliver(self, result: Result) -> None:
+        """Keep the result and wake who waits for it; called on trio's thread."""
+        self._result = result
+        if self._waiter is not None:
+            trio.lowlevel.reschedule(self._waiter)
+
+
+class ThreadRunner:
+    """Runs a device on one long-lived thread, one hop each way a step."""
 
     def __init__(self, device: Device) -> None:
         """Start the thread; must be called inside trio."""
         self._device = device
         self._trio_token = trio.lowlevel.current_trio_token()
-        self._orders: queue.SimpleQueue[tuple[StepInput, _Deliver] | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[StepInput, ThreadPending] | None] = queue.SimpleQueue()
+        self._is_lost = False
         self._thread = threading.Thread(target=self._work, name="trnrt-engine", daemon=True)
         self._thread.start()
 
-    async def run(self, step: StepInput) -> StepOutput:
-        """Run one step on the engine thread; cancellation is seen only after it."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        task = trio.lowlevel.current_task()
-        self._orders.put((step, lambda result: trio.lowlevel.reschedule(task, result)))
-
-        def refuse(_: object) -> trio.lowlevel.Abort:
-            return trio.lowlevel.Abort.FAILED
-
-        output: StepOutput = await trio.lowlevel.wait_task_rescheduled(refuse)
-        return output
+    def begin(self, step: StepInput) -> ThreadPending:
+        """Put a step in the engine thread's queue."""
+        pending = ThreadPending()
+        self._orders.put((step, pending))
+        return pending
 
     async def aclose(self) -> None:
-        """Stop the thread after what it runs and join it, even when cancelled."""
+        """Stop the thread after all that was begun and join it, even when cancelled."""
         self._orders.put(None)
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._thread.join)
 
     def _work(self) -> None:
         while (order := self._orders.get()) is not None:
-            step, deliver = order
-            result = outcome.capture(self._device.run, step)
+            step, pending = order
+            result = outcome.capture(self._run, step)
             try:
-                self._trio_token.run_sync_soon(deliver, result)
+                self._trio_token.run_sync_soon(pending.deliver, result)
             except trio.RunFinishedError:
                 return
             # Nothing of a step outlives it: an idle engine holds no arrays.
-            del order, step, deliver, result
+            del order, step, pending, result
+
+    def _run(self, step: StepInput) -> StepOutput:
+        if self._is_lost:
+            raise DeviceLost("an earlier step failed")
+        try:
+            return self._device.run(step)
+        except BaseException:
+            self._is_lost = True
+            raise
+
+
+@define(eq=False)
+class SimPending:
+    """A step whose result is known and comes at done_s on trio's clock."""
+
+    _result: Result
+    _done_s: float
+
+    async def wait(self) -> StepOutput:
+        """Sleep until the step would be done and return its output."""
+        await trio.sleep_until(self._done_s)
+        return self._result.unwrap()
 
 
 class SimRunner:
-    """Runs a timed device model on trio's clock: a step takes the device_s the device reports."""
+    """Runs a timed device model on trio's clock: a step takes the device_s the device reports, one after another."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self._free_s = 0.0
+        self._is_lost = False
 
-    async def run(self, step: StepInput) -> StepOutput:
-        """Run one step and sleep as long as it would have taken."""
-        output = self._device.run(step)
-        await trio.sleep(output.device_s)
-        return output
+    def begin(self, step: StepInput) -> SimPending:
+        """Run one step at once, to be done device_s after now, or after the step before it where that is later."""
+        self._free_s = max(self._free_s, trio.current_time())
+        result = outcome.capture(self._run, step)
+        if isinstance(result, outcome.Value):
+            self._free_s += result.value.device_s
+        else:
+            self._is_lost = True
+        return SimPending(result, self._free_s)
+
+    def _run(self, step: StepInput) -> StepOutput:
+        if self._is_lost:
+            raise DeviceLost("an earlier step failed")
+        return self._device.run(step)
 
     async def aclose(self) -> None:
         """Do nothing: there is nothing to wait for."""

@@ -21,8 +21,9 @@ class Choice:
     slot: int = 0
     pages: list[int] = field(factory=list)
     num_computed: int = 0
-    # True while a step that reads or writes this choice's slot and pages is on the device.
-    in_flight: bool = False
+    # Steps given to the device and not done yet that read or write this choice's slot and pages. Each brings one token
+    # at most; of a decoding choice each brings one.
+    num_flights: int = 0
 
     @property
     def num_tokens(self) -> int:

@@ -22,12 +22,13 @@ class Row:
     @property
     def samples(self) -> bool:
         """Return whether the token sampled after this row is the choice's next one, not a chunk's by-product."""
-        return self.start + self.num_valid == self.choice.num_tokens
+        # Past the known tokens while the one this row reads is still in flight.
+        return self.start + self.num_valid >= self.choice.num_tokens
 
 
 def decode_row(choice: Choice) -> Row:
-    """Return the row that reads the choice's newest token."""
-    return Row(choice, choice.num_tokens - 1, 1)
+    """Return the row that reads the choice's newest token, which may still be in flight."""
+    return Row(choice, choice.num_tokens - 1 + choice.num_flights, 1)
 
 
 def prefill_row(choice: Choice, chunk_tokens: int) -> Row:

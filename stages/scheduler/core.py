@@ -3,8 +3,14 @@
 Theory of operation. A choice waits in the admission queue, which belongs to the channel, until its tokens' pages, a
 slot and a share of its future fit (budget.py). It then owns one slot and the pages of all it knows, is prefilled in
 chunks, and decodes one token a step. `plan` gives the next step, `complete` takes its output; in between the choices
-of that step are *in flight*: one that ends there keeps its slot and pages until the step is done, since the device
+of that step are *in flight*: one that ends there keeps its slot and pages until its last step is done, since the device
 still writes them. What clients must hear gathers in the outbox.
+
+With `overlap` a second step is planned while the first is on the device, so that the device never waits for the host.
+A decoding row needs no token from here: the device reads its own newest, and where it stands follows from how many of
+the choice's steps are in flight. What cannot be known ahead is only wasted, never wrong: the row of a choice whose
+token in flight ends it runs once more, and that token is dropped. A prompt has one chunk in flight at a time. Planning
+ahead takes free pages only; whatever would retract or end a choice waits until nothing is in flight.
 
 Prefill and decode are different graphs and take turns whenever both have rows, so neither waits for more than one
 step of the other.
@@ -18,6 +24,7 @@ so everything ends. Recomputing a generated token by prefill can differ in the l
 # Invariant: every choice ends once: one row with a finish, or one entry in `dropped`.
 """
 
+from collections import deque
 from collections.abc import Container, Iterable
 from itertools import islice
 from typing import Protocol
@@ -66,7 +73,7 @@ class Queue(Protocol):
 
 @frozen(eq=False)
 class Flight:
-    """The step on the device."""
+    """A step on the device, or next on it."""
 
     step: int
     family: Family
@@ -89,7 +96,8 @@ class SchedulerCore:
     prefilling: dict[Choice, None] = field(factory=dict)
     decoding: dict[Choice, None] = field(factory=dict)
     retracted: list[Choice] = field(factory=list)
-    flight: Flight | None = None
+    # The oldest first: at most two with overlap, else one.
+    flights: deque[Flight] = field(factory=deque)
     _last_family: Family = "decode"
     _num_steps: int = 0
     _num_admitted: int = 0
@@ -133,10 +141,9 @@ class SchedulerCore:
     def fail(self) -> None:
         """End everything because the device is lost; nothing can be planned after it."""
         finish = Finish("error", message=ENGINE_FAILED, status=500)
-        if self.flight is not None:
-            for row in self.flight.rows:
+        while self.flights:
+            for row in self.flights.popleft().rows:
                 self._landed(row.choice)
-            self.flight = None
         for submit in list(self.queue.waiting.values()):
             self._end_waiting(submit, finish)
         for choice in [choice for choices in self.requests.values() for choice in choices.values()]:
@@ -145,8 +152,8 @@ class SchedulerCore:
     # --- one step -----------------------------------------------------------------------------------------------------
 
     def plan(self) -> StepPlan | None:
-        """Return the next step, or None while one is in flight or nothing can run."""
-        if self.flight is not None:
+        """Return the next step, or None while enough are in flight or nothing can run."""
+        if len(self.flights) >= (2 if self.settings.overlap else 1):
             return None
         while True:
             self._admit()
@@ -154,16 +161,18 @@ class SchedulerCore:
             if family is None:
                 return None
             rows = self._prefill_rows() if family == "prefill" else self._decode_rows()
-            # Finding pages can end or retract every row; each such round leaves fewer running, so this loop ends.
             if rows:
                 return self._launch(family, rows)
+            if self.flights:
+                return None
+            # Finding pages can end or retract every row; each such round leaves fewer running, so this loop ends.
 
     def complete(self, step: int, output: StepOutput) -> None:
-        """Take the output of the step in flight; raises EngineFailure when it is another step's."""
-        flight = self.flight
-        if flight is None or flight.step != step:
-            raise EngineFailure(f"step {step} is done but {flight and flight.step} is in flight")
-        self.flight = None
+        """Take the output of the oldest step in flight; raises EngineFailure when it is another step's."""
+        oldest = self.flights[0].step if self.flights else None
+        if step != oldest:
+            raise EngineFailure(f"step {step} is done but {oldest} is in flight")
+        flight = self.flights.popleft()
         self.outbox.counts[f"steps_{flight.family}"] += 1
         token_ids, logprobs = output.token_ids.tolist(), output.logprobs.tolist()
         for index, row in enumerate(flight.rows):
@@ -180,7 +189,7 @@ class SchedulerCore:
     @property
     def is_idle(self) -> bool:
         """Return whether nothing waits, runs or is on the device."""
-        return not self.queue.waiting and not self.requests and self.flight is None
+        return not self.queue.waiting and not self.requests and not self.flights
 
     def load(self) -> Load:
         """Return where the engine stands."""
@@ -246,10 +255,17 @@ class SchedulerCore:
         return "decode" if self.decoding else None
 
     def _prefill_rows(self) -> list[Row]:
-        """Return the oldest prompt's next chunk, and others' that need no longer a step than it does."""
+        """Return the oldest prompt's next chunk, and others' that need no longer a step than it does.
+
+        None while the oldest has a chunk in flight: nobody overtakes it.
+        """
         rows: list[Row] = []
         sizes = self.capacity.buckets.tokens
         for choice in self.prefilling:
+            if choice.num_flights:
+                if not rows:
+                    return []
+                continue
             row = prefill_row(choice, self.budget.chunk_tokens)
             if not rows:
                 bucket_tokens = next(size for size in sizes if size >= row.num_valid)
@@ -260,12 +276,18 @@ class SchedulerCore:
         return rows
 
     def _decode_rows(self) -> list[Row]:
-        """Return a row for each decoding choice, by turns when they are more than a step holds."""
-        chosen = list(islice(self.decoding, self.budget.max_decode_rows))
-        for choice in sorted(chosen, key=lambda choice: choice.number):
-            if choice.phase is Phase.DECODING:
-                self._grow(choice)
-        chosen = [choice for choice in chosen if choice.phase is Phase.DECODING]
+        """Return a row for each decoding choice, by turns when they are more than a step holds; none without memory."""
+        # One whose token in flight is its last has nothing more to run.
+        going_on = (choice for choice in self.decoding if choice.num_flights < choice.num_remaining)
+        chosen = list(islice(going_on, self.budget.max_decode_rows))
+        if self.flights:
+            if not self._grow_ahead(chosen):
+                return []
+        else:
+            for choice in sorted(chosen, key=lambda choice: choice.number):
+                if choice.phase is Phase.DECODING:
+                    self._grow(choice)
+            chosen = [choice for choice in chosen if choice.phase is Phase.DECODING]
         if len(chosen) < len(self.decoding):
             for choice in chosen:
                 del self.decoding[choice]
@@ -286,6 +308,18 @@ class SchedulerCore:
             if newest is choice:
                 return
 
+    def _grow_ahead(self, chosen: Iterable[Choice]) -> bool:
+        """Give each choice the page it lacks; returns False, giving none, where it takes a retraction or an end."""
+        lacking = [choice for choice in chosen if self.memory.lacks_pages(choice)]
+        if len(lacking) > self.memory.pages.num_free:
+            return False
+        if not all(self.budget.can_ever_fit(choice.num_tokens + choice.num_flights) for choice in lacking):
+            return False
+        for choice in lacking:
+            self.memory.add_page(choice)
+        return True
+
+    # Invariant: nothing is in flight here, since what a choice gives back is handed out at once.
     def _retract(self, choice: Choice) -> None:
         self._forget(choice)
         choice.on(Signal.RETRACT)
@@ -297,13 +331,14 @@ class SchedulerCore:
     def _launch(self, family: Family, rows: list[Row]) -> StepPlan:
         self._num_steps += 1
         self._last_family = family
-        self.flight = Flight(self._num_steps, family, tuple(rows))
-        for row in rows:
-            row.choice.in_flight = True
-        return StepPlan(
+        plan = StepPlan(
             self._num_steps,
             compose(family, rows, self.memory.table, self.capacity.buckets, self.capacity.page_size_tokens),
         )
+        self.flights.append(Flight(self._num_steps, family, tuple(rows)))
+        for row in rows:
+            row.choice.num_flights += 1
+        return plan
 
     # --- results and ends ---------------------------------------------------------------------------------------------
 
@@ -333,19 +368,19 @@ class SchedulerCore:
         self.outbox.ended(choice.submit, finish, choice.usage)
 
     def _close(self, choice: Choice) -> None:
-        """Move a choice to its end and free what it holds, now or when its step is done."""
+        """Move a choice to its end and free what it holds, now or when its last step is done."""
         key = choice.submit.key
         self._forget(choice)
         choice.on(Signal.END)
         del self.requests[key.request_id][key.choice]
         if not self.requests[key.request_id]:
             del self.requests[key.request_id]
-        if not choice.in_flight:
+        if not choice.num_flights:
             self.memory.release(choice)
 
     def _landed(self, choice: Choice) -> None:
-        choice.in_flight = False
-        if choice.phase is Phase.ENDED:
+        choice.num_flights -= 1
+        if choice.phase is Phase.ENDED and not choice.num_flights:
             self.memory.release(choice)
 
     def _forget(self, choice: Choice) -> None:

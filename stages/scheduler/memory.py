@@ -34,10 +34,10 @@ class Memory:
         return self.budget.foreseen_pages(num_tokens, num_remaining) + num_reserved <= self.pages.num_free
 
     def reserved_pages(self, running: Iterable[Choice]) -> int:
-        """Return the pages to keep free for what the running choices will still write."""
+        """Return the pages to keep free for what the running choices will still write, tokens in flight counted."""
         return sum(
-            max(0, self.budget.foreseen_pages(choice.num_tokens, choice.num_remaining) - len(choice.pages))
-            for choice in running
+            max(0, self.budget.foreseen_pages(choice.num_tokens + ahead, choice.num_remaining - ahead) - held)
+            for choice, ahead, held in ((choice, choice.num_flights, len(choice.pages)) for choice in running)
         )
 
     def hold(self, choice: Choice) -> None:
@@ -47,8 +47,8 @@ class Memory:
         self.table.fill(choice.slot, choice.submit, choice.pages)
 
     def lacks_pages(self, choice: Choice) -> bool:
-        """Return whether the choice's newest token has no page yet."""
-        return len(choice.pages) < self.budget.pages_for(choice.num_tokens)
+        """Return whether the choice's newest token, in flight or known, has no page yet."""
+        return len(choice.pages) < self.budget.pages_for(choice.num_tokens + choice.num_flights)
 
     def add_page(self, choice: Choice) -> None:
         """Give `choice` one more page; raises IndexError when none is free."""

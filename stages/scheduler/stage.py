@@ -62,9 +62,8 @@ async def _turn(core: SchedulerCore, channels: Channels, stats_send: StatsSend, 
                 await _fail(core, channels, message.error)
             case _:
                 assert_never(message)
-    # The next step goes out before the last one's tokens: delivery overlaps the device.
-    plan = core.plan()
-    if plan is not None:
+    # The next steps go out before the last one's tokens: delivery overlaps the device.
+    while (plan := core.plan()) is not None:
         channels.plans_send.send_nowait(plan)
     tokens = core.outbox.take()
     if tokens is not None:

@@ -1,19 +1,40 @@
-"""The real scheduler and executor on a virtual clock: exact instants, cancels, memory pressure, a soak."""
+"""The real scheduler and executor on a virtual clock: exact instants, cancels, memory pressure, a soak.
+
+Every test runs one step at a time and with the next step planned ahead; where the two differ the test says how.
+"""
 
 import random
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 import trio
+from attrs import evolve
 
 from graphs.step import StepInput
 from stages.errors import Draining, EngineFailure, InvalidRequest, QueueFull
 from stages.messages import Cancel, Sampling, Usage
 from stages.settings import SchedulerSettings
+from tests.sim import simkit
 from tests.sim.history_device import HistoryDevice, continuation
-from tests.sim.simkit import Heard, SimEngine, capacity, run_sim, sim_engine, submit
+from tests.sim.simkit import Heard, SimEngine, capacity, run_sim, submit
 
 SETTINGS = SchedulerSettings(chunked_prefill_size_tokens=16, max_running_requests=8)
 PREFILL_S, DECODE_S = 0.5, 0.125
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["in turn", "overlap"])
+def overlap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether sim_engine plans ahead."""
+    overlap: bool = request.param
+
+    def sim_engine(settings: SchedulerSettings, device: HistoryDevice) -> AbstractAsyncContextManager[SimEngine]:
+        return simkit.sim_engine(evolve(settings, overlap=overlap), device)
+
+    monkeypatch.setitem(globals(), "sim_engine", sim_engine)
+    return overlap
+
+
+sim_engine = simkit.sim_engine
 
 
 def family_time_s(step: StepInput) -> float:
@@ -64,7 +85,7 @@ def test_what_was_done_is_counted_once_even_when_it_had_to_be_done_again():
     run_sim(main)
 
 
-def test_a_running_choice_waits_one_prefill_step_at_most_between_its_tokens():
+def test_a_running_choice_waits_one_prefill_step_at_most_between_its_tokens(overlap: bool):
     async def main() -> tuple[Heard, Heard]:
         heard: dict[str, Heard] = {}
         async with sim_engine(SETTINGS, make_device()) as engine, trio.open_nursery() as nursery:
@@ -78,12 +99,14 @@ def test_a_running_choice_waits_one_prefill_step_at_most_between_its_tokens():
         return heard["short"], heard["long"]
 
     short, long = run_sim(main)
+    # It came during the step that ended at 0.625. No decode step stands between that one and its first chunk, but the
+    # one that was planned ahead.
+    num_before = 2 if overlap else 1
+    assert short.gaps_s[:num_before] == (DECODE_S,) * num_before
     # Five chunks of the long prompt, each followed by one decode step of the short one.
-    assert short.gaps_s[0] == DECODE_S
-    assert short.gaps_s[1:6] == (PREFILL_S + DECODE_S,) * 5
-    assert set(short.gaps_s[6:]) == {DECODE_S}
-    # It came during the step that ended at 0.625, so no decode step stood between it and its first chunk.
-    assert long.times_s[0] == 0.625 + 5 * PREFILL_S + 4 * DECODE_S
+    assert short.gaps_s[num_before : num_before + 5] == (PREFILL_S + DECODE_S,) * 5
+    assert set(short.gaps_s[num_before + 5 :]) == {DECODE_S}
+    assert long.times_s[0] == PREFILL_S + num_before * DECODE_S + 5 * PREFILL_S + 4 * DECODE_S
 
 
 @pytest.mark.parametrize(

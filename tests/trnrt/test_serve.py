@@ -22,8 +22,8 @@ from stages.prompt.stage import Prompter
 from stages.scheduler.core import SchedulerCore
 from stages.stats.stage import open_stats
 from tests.sim.history_device import HistoryDevice
-from trnrt.config import Config
-from trnrt.serve import Server, drain, serve
+from trnrt.config import Config, load_config
+from trnrt.serve import Server, drain, scheduler_settings, serve
 from trnrt.served import read_served_model
 from trnrt.shapes import graph_settings
 from trnrt.supervise import first_cause
@@ -202,3 +202,10 @@ def test_a_signal_while_the_server_loads_ends_it_quietly(number: signal.Signals,
     assert process.returncode == code
     assert b"Traceback" not in rest
     assert b"listening" not in rest
+
+
+@pytest.mark.parametrize(
+    ("argv", "overlap"), [([], True), (["--disable-overlap-schedule"], False), (["--disable-overlap-schedule=0"], True)]
+)
+def test_the_next_step_is_planned_ahead_unless_the_flag_says_not_to(argv: list[str], overlap: bool) -> None:
+    assert scheduler_settings(load_config(argv, {})).overlap is overlap

@@ -2,14 +2,15 @@
 
 import threading
 import weakref
+from collections.abc import Callable
 
 import pytest
 import trio
 import trio.testing
 
-from graphs.step import DeviceLost, StepInput, StepOutput
+from graphs.step import Device, DeviceLost, StepInput, StepOutput
 from stages.channels import open_channels
-from stages.executor.runner import SimRunner, ThreadRunner
+from stages.executor.runner import Runner, SimRunner, ThreadRunner
 from stages.executor.stage import run_executor
 from stages.messages import StepDone, StepFailed, StepPlan
 from stages.scheduler.choice import Choice
@@ -48,20 +49,47 @@ async def test_a_step_runs_on_the_engine_thread_and_its_output_comes_back():
     device = GatedDevice(capacity())
     device.gate.set()
     runner = ThreadRunner(device)
-    first = await runner.run(make_step())
-    second = await runner.run(make_step())
+    first = await runner.begin(make_step()).wait()
+    second = await runner.begin(make_step()).wait()
     await runner.aclose()
     assert first.token_ids[0] == second.token_ids[0] == continuation((1, 2, 3), 1, 997)[0]
     assert device.threads == {"trnrt-engine"}
 
 
-async def test_what_the_device_raises_comes_back_and_the_thread_lives_on():
-    device = HistoryDevice(capacity(), lose_at_step=1)
-    runner = ThreadRunner(device)
+@pytest.mark.parametrize("runner_of", [ThreadRunner, SimRunner])
+async def test_what_the_device_raises_comes_back_and_no_later_step_reaches_it(runner_of: Callable[[Device], Runner]):
+    device = HistoryDevice(capacity(), lambda _: 0.0, lose_at_step=2)
+    runner = runner_of(device)
+    first, failed, behind = (runner.begin(make_step()) for _ in range(3))
+    assert (await first.wait()).device_s == 0.0
     with pytest.raises(DeviceLost, match="unplugged"):
-        await runner.run(make_step())
-    assert (await runner.run(make_step())).device_s == 1.0
+        await failed.wait()
+    for pending in (behind, runner.begin(make_step())):
+        with pytest.raises(DeviceLost, match="an earlier step failed"):
+            await pending.wait()
+    assert len(device.steps) == 2
     await runner.aclose()
+
+
+async def test_a_step_that_was_done_before_anybody_waited_gives_its_output_too():
+    device = GatedDevice(capacity())
+    device.gate.set()
+    runner = ThreadRunner(device)
+    pending = runner.begin(make_step())
+    await runner.aclose()
+    assert device.done.is_set()
+    assert (await pending.wait()).device_s == 1.0
+
+
+async def test_the_thread_goes_from_step_to_step_without_the_event_loop():
+    device = HistoryDevice(capacity())
+    runner = ThreadRunner(device)
+    pendings = [runner.begin(make_step()) for _ in range(2)]
+    # Blocks the loop: nothing but the thread can have run the second step.
+    runner._orders.put(None)
+    runner._thread.join()
+    assert len(device.steps) == 2
+    assert [(await pending.wait()).device_s for pending in pendings] == [1.0, 1.0]
 
 
 async def test_a_cancelled_step_is_waited_for():
@@ -69,7 +97,7 @@ async def test_a_cancelled_step_is_waited_for():
     runner = ThreadRunner(device)
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(runner.run, make_step())
+            nursery.start_soon(runner.begin(make_step()).wait)
             await trio.to_thread.run_sync(device.begun.wait)
             scope.cancel()
             trio.lowlevel.current_trio_token().run_sync_soon(device.gate.set)
@@ -92,7 +120,7 @@ async def test_an_idle_thread_holds_no_step():
     runner._device.steps = _Forgetful()  # type: ignore[attr-defined]
     step = make_step()
     watched = weakref.ref(step)
-    output = weakref.ref(await runner.run(step))
+    output = weakref.ref(await runner.begin(step).wait())
     del step
     # The thread lets go a moment after it has handed the output over.
     with trio.fail_after(10):
@@ -109,27 +137,83 @@ class _Forgetful(list[StepInput]):
 async def test_a_simulated_step_takes_its_device_time_on_the_clock(autojump_clock: trio.testing.MockClock):
     runner = SimRunner(HistoryDevice(capacity(), lambda _: 12.5))
     start = trio.current_time()
-    output = await runner.run(make_step())
+    output = await runner.begin(make_step()).wait()
     assert trio.current_time() - start == output.device_s == 12.5
     await runner.aclose()
 
 
-async def test_plans_become_facts_in_order_and_the_end_of_plans_ends_the_executor():
+async def test_simulated_steps_follow_each_other_whenever_they_are_begun_and_awaited(
+    autojump_clock: trio.testing.MockClock,
+):
+    runner = SimRunner(HistoryDevice(capacity(), lambda _: 4.0))
+    start_s = trio.current_time()
+    first, second = runner.begin(make_step()), runner.begin(make_step())
+    await second.wait()
+    assert trio.current_time() - start_s == 8.0
+    await first.wait()
+    await trio.sleep(1.0)
+    await runner.begin(make_step()).wait()
+    assert trio.current_time() - start_s == 13.0
+
+
+async def test_the_next_step_is_begun_while_the_last_one_runs_and_their_facts_come_in_order(
+    autojump_clock: trio.testing.MockClock,
+):
     channels = open_channels(4)
-    runner = SimRunner(HistoryDevice(capacity(), lambda _: 0.0, lose_at_step=2))
+    device = HistoryDevice(capacity(), lambda _: 4.0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run_executor, SimRunner(device), channels)
+        start_s = trio.current_time()
+        for step in (1, 2):
+            channels.plans_send.send_nowait(StepPlan(step, make_step()))
+        await trio.sleep(1.0)
+        assert len(device.steps) == 2
+        for step in (1, 2):
+            fact = await channels.scheduler_receive.receive()
+            assert (fact.step, trio.current_time() - start_s) == (step, 4.0 * step)
+        channels.plans_send.close()
+
+
+async def test_plans_become_facts_in_order_until_one_fails_and_the_end_of_plans_ends_the_executor():
+    channels = open_channels(4)
+    device = HistoryDevice(capacity(), lambda _: 0.0, lose_at_step=2)
+    runner = SimRunner(device)
     async with trio.open_nursery() as nursery:
         await nursery.start(run_executor, runner, channels)
         facts = []
-        for step in (1, 2, 3):
+        for step in (1, 2):
             await channels.plans_send.send(StepPlan(step, make_step()))
             facts.append(await channels.scheduler_receive.receive())
+        await channels.plans_send.send(StepPlan(3, make_step()))
+        await trio.testing.wait_all_tasks_blocked()
         channels.plans_send.close()
-    done, failed, after = facts
+    done, failed = facts
     assert isinstance(done, StepDone)
     assert isinstance(failed, StepFailed)
     assert isinstance(failed.error, DeviceLost)
-    assert isinstance(after, StepDone)
-    assert [fact.step for fact in facts] == [1, 2, 3]
+    assert [fact.step for fact in facts] == [1, 2]
+    assert len(device.steps) == 2
+    with pytest.raises(trio.WouldBlock):
+        channels.scheduler_receive.receive_nowait()
+
+
+@pytest.mark.parametrize("lose_at_step", [1, 2])
+async def test_of_two_steps_begun_the_first_that_fails_is_told_and_nothing_after_it(
+    lose_at_step: int, autojump_clock: trio.testing.MockClock
+):
+    channels = open_channels(4)
+    device = HistoryDevice(capacity(), lambda _: 1.0, lose_at_step=lose_at_step)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run_executor, SimRunner(device), channels)
+        for step in (1, 2):
+            channels.plans_send.send_nowait(StepPlan(step, make_step()))
+        await trio.sleep(10.0)
+        channels.plans_send.close()
+    facts = [channels.scheduler_receive.receive_nowait() for _ in range(lose_at_step)]
+    assert [type(fact) for fact in facts] == [StepDone] * (lose_at_step - 1) + [StepFailed]
+    assert facts[-1].step == lose_at_step
+    with pytest.raises(trio.WouldBlock):
+        channels.scheduler_receive.receive_nowait()
 
 
 async def test_whatever_else_a_device_raises_is_a_failed_step_too():
@@ -171,9 +255,24 @@ async def test_a_cancelled_executor_joins_its_thread_after_the_step():
     assert not runner._thread.is_alive()
 
 
-async def test_a_whole_engine_answers_over_the_engine_thread():
+async def test_a_cancelled_executor_waits_for_every_step_that_was_begun():
+    device = GatedDevice(capacity())
+    channels = open_channels(4)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run_executor, ThreadRunner(device), channels)
+        for step in (1, 2):
+            channels.plans_send.send_nowait(StepPlan(step, make_step()))
+        await trio.to_thread.run_sync(device.begun.wait)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+        trio.lowlevel.current_trio_token().run_sync_soon(device.gate.set)
+    assert len(device.steps) == 2
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+async def test_a_whole_engine_answers_over_the_engine_thread(overlap: bool):
     device = HistoryDevice(capacity())
-    settings = SchedulerSettings(chunked_prefill_size_tokens=16)
+    settings = SchedulerSettings(chunked_prefill_size_tokens=16, overlap=overlap)
     async with sim_engine(settings, device, runner=ThreadRunner(device)) as engine:
         heard = await engine.ask(submit("a", tuple(range(40)), max_new_tokens=6))
     assert heard.token_ids == continuation(tuple(range(40)), 6, 997)

@@ -1,14 +1,15 @@
 """Random orders against the scheduler's core: every page has one owner, every choice ends once, nothing leaks."""
 
-from collections import Counter
+from collections import Counter, deque
 
 from attrs import evolve
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from graphs.step import StepOutput
 from stages.channels import Admission
-from stages.messages import Cancel, ChoiceKey, Sampling, Submit
+from stages.messages import Cancel, ChoiceKey, Sampling, StepPlan, Submit
 from stages.scheduler.choice import Choice
 from stages.scheduler.core import SchedulerCore
 from stages.scheduler.lifecycle import Phase
@@ -29,8 +30,9 @@ class CoreMachine(RuleBasedStateMachine):
         max_running=st.integers(1, 6),
         reserve=st.sampled_from([0.0, 0.3, 1.0]),
         max_batch=st.sampled_from([1, 2, 4]),
+        overlap=st.booleans(),
     )
-    def start(self, num_pages: int, max_running: int, reserve: float, max_batch: int) -> None:
+    def start(self, num_pages: int, max_running: int, reserve: float, max_batch: int, overlap: bool) -> None:
         self.device = HistoryDevice(capacity(num_pages=num_pages, num_slots=6, max_batch=max_batch))
         self.queue = Admission(64, lambda _: None)
         self.core = SchedulerCore(
@@ -39,12 +41,15 @@ class CoreMachine(RuleBasedStateMachine):
                 max_running_requests=max_running,
                 max_prefill_rows=MAX_PREFILL_ROWS,
                 new_token_reserve=reserve,
+                overlap=overlap,
             ),
             self.device.capacity,
             self.queue,
             load_policy("fcfs"),
         )
-        self.plan = None
+        self.plans: deque[StepPlan] = deque()
+        self.max_flights = 2 if overlap else 1
+        self.outputs: deque[StepOutput] = deque()
         self.zombies: list[Choice] = []
         self.num_requests = 0
         self.submitted: dict[ChoiceKey, Submit] = {}
@@ -83,55 +88,90 @@ class CoreMachine(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject, deliver: bool, whole: bool) -> None:
         number = data.draw(st.integers(1, self.num_requests + 1))
         choice = None if whole else data.draw(st.integers(0, 3))
-        before = [choice for choices in self.core.requests.values() for choice in choices.values()]
+        before = self.live()
         self.core.cancel(Cancel(f"r{number}", choice, deliver))
-        self.zombies += [one for one in before if one.phase is Phase.ENDED and one.in_flight]
+        self.note_zombies(before)
         self.hear()
 
-    @precondition(lambda self: self.plan is None)
+    @precondition(lambda self: len(self.plans) < self.max_flights)
     @rule()
     def launch(self) -> None:
-        before = set(self.core.prefilling) | set(self.core.decoding)
-        self.plan = self.core.plan()
-        self.hear()
+        before = {choice: choice.num_flights for choice in (*self.core.prefilling, *self.core.decoding)}
+        num_retracted = self.core.outbox.counts["retractions"]
+        plan = self.core.plan()
         running = set(self.core.prefilling) | set(self.core.decoding)
-        if running - before:
-            memory = self.core.memory
-            assert memory.reserved_pages(running) <= memory.pages.num_free, "more was let in than the reserve allows"
-        if self.plan is None:
-            assert not self.core.prefilling
-            assert not self.core.decoding
+        if running - set(before):
+            assert self.num_foreseen(running, before) <= self.core.memory.pages.num_free, "the reserve allows no more"
+        if self.plans:
+            assert self.core.outbox.counts["retractions"] == num_retracted, "nothing is retracted beside a flight"
+            assert set(before) <= running, "nothing is ended beside a flight"
+        self.hear()
+        if plan is not None:
+            self.plans.append(plan)
+            self.check_plan(plan)
+        elif not self.plans:
+            assert not running
             # Whatever is alone fits, so nothing waits for ever.
             assert not self.queue.waiting
             assert not self.core.retracted
-            return
-        assert self.core.plan() is None
-        rows = [row for row in self.plan.input.num_valid.tolist() if row]
-        assert len(rows) <= (MAX_PREFILL_ROWS if self.plan.input.key.family == "prefill" else self.core.budget.max_rows)
+
+    def num_foreseen(self, running: set[Choice], num_flights: dict[Choice, int]) -> int:
+        pages = 0
+        for choice in running:
+            ahead = num_flights.get(choice, 0)
+            foreseen = self.core.budget.foreseen_pages(choice.num_tokens + ahead, choice.num_remaining - ahead)
+            pages += max(0, foreseen - len(choice.pages))
+        return pages
+
+    def check_plan(self, plan: StepPlan) -> None:
+        if len(self.plans) == self.max_flights:
+            assert self.core.plan() is None
+        rows = [row for row in plan.input.num_valid.tolist() if row]
+        family = plan.input.key.family
+        assert len(rows) <= (MAX_PREFILL_ROWS if family == "prefill" else self.core.budget.max_rows)
         assert max(rows) <= CHUNK_TOKENS
-        family = self.plan.input.key.family
         if family == "prefill":
-            for row in self.core.flight.rows:
+            flown = self.core.flights[-1].rows
+            for row in flown:
                 assert row.start % CHUNK_TOKENS == 0
                 assert row.num_valid == CHUNK_TOKENS or row.samples
+                assert row.choice.num_flights == 1
+            assert flown[0].choice is next(iter(self.core.prefilling)), "the oldest prompt goes first"
         others = self.core.decoding if family == "prefill" else self.core.prefilling
         if others:
             assert self.last_families[-1:] != [family], "one family ran twice while the other had rows"
         self.last_families.append(family)
 
-    @precondition(lambda self: self.plan is not None)
+    @precondition(lambda self: self.plans)
     @rule()
     def complete(self) -> None:
-        plan, self.plan = self.plan, None
-        self.core.complete(plan.step, self.device.run(plan.input))
-        self.zombies = []
+        plan = self.plans.popleft()
+        before = self.live()
+        self.core.complete(plan.step, self.outputs.popleft() if self.outputs else self.device.run(plan.input))
+        self.note_zombies(before)
         self.hear()
+
+    @precondition(lambda self: len(self.plans) > len(self.outputs))
+    @rule()
+    def run_ahead(self) -> None:
+        """Let the device do the next step before the core hears of the one before."""
+        self.outputs.append(self.device.run(self.plans[len(self.outputs)].input))
+
+    def live(self) -> list[Choice]:
+        return [choice for choices in self.core.requests.values() for choice in choices.values()]
+
+    def note_zombies(self, before: list[Choice]) -> None:
+        """Keep in view what has ended while a step of it is out."""
+        ended = [*self.zombies, *(one for one in before if one.phase is Phase.ENDED)]
+        self.zombies = [one for one in ended if one.num_flights]
 
     @precondition(lambda self: self.num_requests > 3)
     @rule()
     def fail(self) -> None:
         self.core.fail()
-        self.plan, self.zombies = None, []
+        self.plans.clear()
+        self.outputs.clear()
+        self.zombies = []
         self.hear()
         self.nothing_is_left()
 
@@ -178,7 +218,7 @@ class CoreMachine(RuleBasedStateMachine):
     def every_page_and_slot_has_one_owner(self) -> None:
         if not hasattr(self, "core"):
             return
-        live = [choice for choices in self.core.requests.values() for choice in choices.values()]
+        live = self.live()
         holders = live + self.zombies
         pages = [page for choice in holders for page in choice.pages]
         slots = [choice.slot for choice in holders if choice.slot]
@@ -189,7 +229,9 @@ class CoreMachine(RuleBasedStateMachine):
         assert len(slots) == self.core.memory.slots.num_used
         assert self.core.memory.pages.num_used + self.core.memory.pages.num_free == self.device.capacity.num_pages - 1
         # The device still writes them, ended or not.
-        for row in self.core.flight.rows if self.core.flight is not None else ():
+        flown = [row for flight in self.core.flights for row in flight.rows]
+        assert Counter(row.choice for row in flown) == {one: one.num_flights for one in holders if one.num_flights}
+        for row in flown:
             assert row.choice.slot
             assert len(row.choice.pages) * self.device.capacity.page_size_tokens >= row.start + row.num_valid
         numbers = [choice.number for choice in self.core.retracted]
@@ -207,9 +249,9 @@ class CoreMachine(RuleBasedStateMachine):
         if not hasattr(self, "core"):
             return
         for _ in range(5000):
-            if self.plan is None:
+            if len(self.plans) < self.max_flights:
                 self.launch()
-            if self.plan is None:
+            if not self.plans:
                 break
             self.complete()
         self.nothing_is_left()

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 import trio.testing
-from attrs import define, field
+from attrs import define, evolve, field
 
 from graphs.step import DeviceLost
 from stages.channels import Channels, open_channels, open_mailbox
@@ -38,11 +38,11 @@ class Hand:
 
 
 @asynccontextmanager
-async def by_hand() -> AsyncIterator[Hand]:
+async def by_hand(settings: SchedulerSettings = SETTINGS) -> AsyncIterator[Hand]:
     channels = open_channels(8)
     hand = Hand(channels, open_stats())
     async with trio.open_nursery() as nursery:
-        await nursery.start(run_scheduler, SETTINGS, hand.device.capacity, channels, hand.stats.send)
+        await nursery.start(run_scheduler, settings, hand.device.capacity, channels, hand.stats.send)
         yield hand
         nursery.cancel_scope.cancel()
 
@@ -55,6 +55,34 @@ async def test_the_next_step_goes_out_before_the_tokens_of_the_last_one():
         tokens = await hand.tokens()
         assert tokens.rows[0].token_ids == continuation(tuple(range(9)), 1, 997)
         assert hand.channels.plans_receive.receive_nowait().input.key.family == "decode"
+
+
+async def test_with_overlap_a_second_decode_step_goes_out_behind_the_first_and_a_third_when_the_first_is_done():
+    async with by_hand(evolve(SETTINGS, overlap=True)) as hand:
+        hand.channels.admission.send_nowait((submit("a", tuple(range(9)), max_new_tokens=9),))
+        await hand.step()
+        await hand.tokens()
+        first, second = (hand.channels.plans_receive.receive_nowait() for _ in range(2))
+        assert [first.input.start[0], second.input.start[0]] == [9, 10]
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(trio.WouldBlock):
+            hand.channels.plans_receive.receive_nowait()
+        hand.channels.scheduler_send.send_nowait(StepDone(first.step, hand.device.run(first.input)))
+        assert (await hand.tokens()).rows[0].token_ids == continuation(tuple(range(9)), 2, 997)[1:]
+        assert hand.channels.plans_receive.receive_nowait().input.start[0] == 11
+
+
+async def test_steps_that_are_done_before_the_scheduler_looks_are_taken_in_one_turn():
+    async with by_hand(evolve(SETTINGS, overlap=True)) as hand:
+        hand.channels.admission.send_nowait((submit("a", tuple(range(9)), max_new_tokens=9),))
+        await hand.step()
+        await hand.tokens()
+        for _ in range(2):
+            plan = hand.channels.plans_receive.receive_nowait()
+            hand.channels.scheduler_send.send_nowait(StepDone(plan.step, hand.device.run(plan.input)))
+        rows = (await hand.tokens()).rows
+        assert sum((row.token_ids for row in rows), ()) == continuation(tuple(range(9)), 3, 997)[1:]
+        assert [hand.channels.plans_receive.receive_nowait().input.start[0] for _ in range(2)] == [11, 12]
 
 
 async def test_one_batch_of_tokens_carries_all_rows_of_a_step():
@@ -106,6 +134,22 @@ async def test_a_scheduler_that_ends_in_any_other_way_takes_nothing_more_either(
         pass
     with pytest.raises(trio.ClosedResourceError):
         hand.channels.admission.send_nowait((submit("a", (1,)),))
+
+
+async def test_a_drain_waits_for_both_steps_of_a_cancelled_choice():
+    async with by_hand(evolve(SETTINGS, overlap=True)) as hand:
+        hand.channels.admission.send_nowait((submit("a", (1, 2, 3), max_new_tokens=9),))
+        await hand.step()
+        plans = [await hand.channels.plans_receive.receive() for _ in range(2)]
+        hand.channels.scheduler_send.send_nowait(Cancel("a"))
+        hand.channels.scheduler_send.send_nowait(Drain())
+        for plan in plans:
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(trio.WouldBlock):
+                hand.channels.plans_receive.receive_nowait()
+            hand.channels.scheduler_send.send_nowait(StepDone(plan.step, hand.device.run(plan.input)))
+        with pytest.raises(trio.EndOfChannel):
+            await hand.channels.plans_receive.receive()
 
 
 async def test_a_drain_waits_for_the_step_of_a_cancelled_choice():
