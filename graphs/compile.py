@@ -35,7 +35,7 @@ from graphs.capture import capture
 from graphs.catalog import Body, bodies
 from graphs.config import Config
 from graphs.settings import GraphSettings
-from graphs.shared_object import load
+from graphs.shared_object import Loaded
 
 log = logging.getLogger("trnrt")
 NICENESS = 10
@@ -142,7 +142,7 @@ def stored(job: Job, body: Body) -> Compiled | None:
         try:
             if path.name.split(".")[1] != _digest(path):
                 raise ValueError("its digest does not match")
-            return load(path)
+            return Loaded(path)
         except Exception as error:  # whatever a damaged package raises: it is rebuilt either way
             log.warning("compiled graph %s is damaged (%s); building it anew", path.name, error)
             path.unlink(missing_ok=True)

@@ -11,9 +11,11 @@ neighbours are. A swap in the middle of a request would change them, so then com
 """
 
 import logging
+import subprocess
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -25,8 +27,10 @@ from torch import Tensor
 from graphs.background import Bodies
 from graphs.capture import DTYPES, halves
 from graphs.catalog import BLOCK_TOKENS, attention_body, mlp_body, variants
+from graphs.chain import Chain, Link, driver
 from graphs.compile import Compiled, Job, default_cache, has_compiler
 from graphs.config import Config
+from graphs.keys import GraphKey
 from graphs.layers.sampling import DrawRows, Kernels, draw, greatest_threshold
 from graphs.models.glm5_next import (
     decode_attention,
@@ -40,10 +44,14 @@ from graphs.models.glm5_next import (
 from graphs.packing import Layout, column_major
 from graphs.parameters import LayerWeights, Weights
 from graphs.settings import DeviceMode, GraphSettings
+from graphs.shared_object import Loaded
 from graphs.state import new_state
 from graphs.step import NULL_SLOT, Capacity, DeviceLost, Ints, StepInput, StepOutput
 from graphs.variant import Ending
 from graphs.weights import load_weights
+
+# start, num_valid, slots and page_table: what a step itself gives every attention body.
+NUM_SMALL = 4
 
 log = logging.getLogger("trnrt")
 
@@ -86,6 +94,9 @@ class CpuDevice:
         self._top = {**weights.top, "head": column_major(weights.top["head"])}
         self._weight_bytes, self._state_bytes = weights.num_bytes(), self._state.num_bytes()
         self._halves = [tuple(Half.of(part) for part in halves(w)) for w in weights.layers]
+        self._driver: Path | None = None
+        self._chains: dict[GraphKey, Chain | None] = {}
+        self._chained_of: Mapping[str, Compiled] = {}
         self._bodies = self._start(mode, cache or default_cache(), progress)
 
     @classmethod
@@ -176,7 +187,10 @@ class CpuDevice:
         if not has_compiler():
             log.warning("CPU device: eager, since there is no C++ compiler on this machine")
             return None
-        bodies = Bodies(Job.of(self._config, self._settings, cache, self._threads), progress)
+        job = Job.of(self._config, self._settings, cache, self._threads)
+        with suppress(OSError, subprocess.CalledProcessError):  # without it the bodies are called one by one
+            self._driver = driver(job.folder)
+        bodies = Bodies(job, progress)
         buckets = self._settings.buckets
         is_fixed = all(len(sizes) == 1 for sizes in (buckets.batch, buckets.prefill_batch, buckets.pages))
         if mode == "compiled" or is_fixed:
@@ -225,6 +239,8 @@ class CpuDevice:
         config, key = self._config, step.key
         table = torch.from_numpy(step.page_table)
         streams = embed(config, self._top, tokens).contiguous()
+        if key.family == "decode" and (chain := self._chain(key, ready)) is not None:
+            return chain(streams, [start, num_valid, slots, table])
         for index, kind in enumerate(config.layer_kinds):
             state = self._state.layers[index]
             attention, mlp = self._halves[index]
@@ -245,6 +261,28 @@ class CpuDevice:
             else:
                 streams = feed_forward_site(config, kind, mlp.views, streams).contiguous()
         return streams
+
+    def _chain(self, key: GraphKey, ready: Mapping[str, Compiled]) -> Chain | None:
+        """Return the decode bodies of `key` as one call, or None while one is missing."""
+        if ready is not self._chained_of:
+            self._chains, self._chained_of = {}, ready
+        if key not in self._chains:
+            self._chains[key] = self._link(key, ready)
+        return self._chains[key]
+
+    def _link(self, key: GraphKey, ready: Mapping[str, Compiled]) -> Chain | None:
+        config, links = self._config, []
+        if self._driver is None:
+            return None
+        for index, kind in enumerate(config.layer_kinds):
+            attention, mlp = self._halves[index]
+            first = ready.get(attention_body(config, self._settings, key, kind.attention).name)
+            second = ready.get(mlp_body(config, key, kind.mlp).name)
+            if not isinstance(first, Loaded) or not isinstance(second, Loaded):
+                return None
+            links.append(Link(first, [*range(NUM_SMALL), *attention.buffers, *self._state.layers[index].values()]))
+            links.append(Link(second, mlp.buffers))
+        return Chain(self._driver, links)
 
     def _ending(self, step: StepInput, wide: Tensor, ready: Mapping[str, Compiled]) -> Ending:
         rows = step.sampling

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphs.shared_object import load
+from graphs.shared_object import Loaded
 
 # Gives its first input back as its only output, so ownership of both handles passes through; fails on demand.
 SOURCE = """
@@ -37,7 +37,7 @@ def built(folder: Path, create: int = 0, run: int = 0) -> Path:
 
 @needs_compiler
 def test_tensors_cross_and_come_back(tmp_path: Path) -> None:
-    body = load(built(tmp_path))
+    body = Loaded(built(tmp_path))
     one, two = torch.arange(3), torch.ones(2, 2)
 
     first, second = body([one, two])
@@ -50,25 +50,25 @@ def test_tensors_cross_and_come_back(tmp_path: Path) -> None:
 @needs_compiler
 def test_a_wrong_number_of_inputs_is_told_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="takes 2 inputs, got 1"):
-        load(built(tmp_path))([torch.ones(1)])
+        Loaded(built(tmp_path))([torch.ones(1)])
 
 
 @needs_compiler
 def test_a_failing_body_raises(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"body\.so failed"):
-        load(built(tmp_path, run=1))([torch.ones(1), torch.ones(1)])
+        Loaded(built(tmp_path, run=1))([torch.ones(1), torch.ones(1)])
 
 
 @needs_compiler
 def test_a_body_that_cannot_be_created_raises(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"body\.so failed"):
-        load(built(tmp_path, create=1))
+        Loaded(built(tmp_path, create=1))
 
 
 @needs_compiler
 def test_cutting_the_file_short_does_not_reach_a_loaded_body(tmp_path: Path) -> None:
     made = built(tmp_path)
-    body = load(made)
+    body = Loaded(made)
 
     made.write_bytes(b"")
 
@@ -79,4 +79,4 @@ def test_what_is_no_library_raises(tmp_path: Path) -> None:
     (tmp_path / "body.so").write_bytes(b"not a library")
 
     with pytest.raises(OSError, match=r"invalid|short|fd"):
-        load(tmp_path / "body.so")
+        Loaded(tmp_path / "body.so")
