@@ -66,7 +66,17 @@ def server(*flags: str) -> Any:
     """Start `python -m trnrt` on a free port; give its url, process and the seconds until it listened."""
     began_s = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "trnrt", "--port", "0", "--device-threads", "1", *flags],
+        [
+            sys.executable,
+            "-m",
+            "trnrt",
+            "--port",
+            "0",
+            "--device-threads",
+            "1",
+            "--incremental-streaming-output",
+            *flags,
+        ],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
