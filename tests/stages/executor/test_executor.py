@@ -10,7 +10,7 @@ import trio.testing
 
 from graphs.step import Device, DeviceLost, StepInput, StepOutput
 from stages.channels import open_channels
-from stages.executor.runner import Runner, SimRunner, ThreadRunner
+from stages.executor.runner import Runner, SimPending, SimRunner, ThreadRunner
 from stages.executor.stage import run_executor
 from stages.messages import StepDone, StepFailed, StepPlan
 from stages.scheduler.choice import Choice
@@ -195,6 +195,26 @@ async def test_plans_become_facts_in_order_until_one_fails_and_the_end_of_plans_
     assert len(device.steps) == 2
     with pytest.raises(trio.WouldBlock):
         channels.scheduler_receive.receive_nowait()
+
+
+async def test_after_a_failed_step_nothing_is_begun():
+    class Counting(SimRunner):
+        num_begun = 0
+
+        def begin(self, step: StepInput) -> SimPending:
+            self.num_begun += 1
+            return super().begin(step)
+
+    channels = open_channels(4)
+    runner = Counting(HistoryDevice(capacity(), lambda _: 0.0, lose_at_step=1))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run_executor, runner, channels)
+        await channels.plans_send.send(StepPlan(1, make_step()))
+        assert isinstance(await channels.scheduler_receive.receive(), StepFailed)
+        await channels.plans_send.send(StepPlan(2, make_step()))
+        await trio.testing.wait_all_tasks_blocked()
+        channels.plans_send.close()
+    assert runner.num_begun == 1
 
 
 @pytest.mark.parametrize("lose_at_step", [1, 2])
