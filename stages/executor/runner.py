@@ -16,6 +16,7 @@ import trio
 from attrs import define
 
 from graphs.step import Device, DeviceLost, StepInput, StepOutput
+from stages.executor.bell import Bell
 
 Result = outcome.Outcome[StepOutput]
 
@@ -42,38 +43,30 @@ class Runner(Protocol):
 
 @define(eq=False)
 class ThreadPending:
-    """A step on the engine thread or in line for it.
+    """A step on the engine thread or in line for it; the steps of a runner are awaited by one task.
 
     # Invariant: a step that was begun is waited for, cancelled or not: the device writes the pages it was given.
     """
 
-    _result: Result | None = None
-    _waiter: trio.lowlevel.Task | None = None
+    _bell: Bell
+    # Set by the engine thread, before it rings.
+    result: Result | None = None
 
     async def wait(self) -> StepOutput:
         """Return the output; cancellation is seen only after the step."""
-        if self._result is None:
-            self._waiter = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
-        else:
-            await trio.lowlevel.cancel_shielded_checkpoint()
-        assert self._result is not None
-        return self._result.unwrap()
-
-    def deliver(self, result: Result) -> None:
-        """Keep the result and wake who waits for it; called on trio's thread."""
-        self._result = result
-        if self._waiter is not None:
-            trio.lowlevel.reschedule(self._waiter)
+        with trio.CancelScope(shield=True):
+            while self.result is None:
+                await self._bell.heard()
+        return self.result.unwrap()
 
 
 class ThreadRunner:
-    """Runs a device on one long-lived thread, one hop each way a step."""
+    """Runs a device on one long-lived thread."""
 
     def __init__(self, device: Device) -> None:
-        """Start the thread; must be called inside trio."""
+        """Start the thread."""
         self._device = device
-        self._trio_token = trio.lowlevel.current_trio_token()
+        self._bell = Bell()
         self._orders: queue.SimpleQueue[tuple[StepInput, ThreadPending] | None] = queue.SimpleQueue()
         self._is_lost = False
         self._thread = threading.Thread(target=self._work, name="trnrt-engine", daemon=True)
@@ -81,7 +74,7 @@ class ThreadRunner:
 
     def begin(self, step: StepInput) -> ThreadPending:
         """Put a step in the engine thread's queue."""
-        pending = ThreadPending()
+        pending = ThreadPending(self._bell)
         self._orders.put((step, pending))
         return pending
 
@@ -90,17 +83,15 @@ class ThreadRunner:
         self._orders.put(None)
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._thread.join)
+        self._bell.close()
 
     def _work(self) -> None:
         while (order := self._orders.get()) is not None:
             step, pending = order
-            result = outcome.capture(self._run, step)
-            try:
-                self._trio_token.run_sync_soon(pending.deliver, result)
-            except trio.RunFinishedError:
-                return
+            pending.result = outcome.capture(self._run, step)
+            self._bell.ring()
             # Nothing of a step outlives it: an idle engine holds no arrays.
-            del order, step, pending, result
+            del order, step, pending
 
     def _run(self, step: StepInput) -> StepOutput:
         if self._is_lost:
