@@ -55,9 +55,10 @@ class ThreadPending:
     async def wait(self) -> StepOutput:
         """Return the output; cancellation is seen only after the step."""
         with trio.CancelScope(shield=True):
-            while self.result is None:
+            while (result := self.result) is None:
                 await self._bell.heard()
-        return self.result.unwrap()
+            return result.unwrap()
+        raise AssertionError("a shielded scope is never cancelled")
 
 
 class ThreadRunner:
