@@ -132,6 +132,8 @@ def inductor_configs(threads: int) -> dict[str, Any]:
         "cpp.enable_tiling_heuristics": False,
         # Captured from 2 rows up, run with 1 too: nothing in a body depends on there being more than one.
         "aot_inductor.check_lowerbound": False,
+        # A quarter of g++'s time, for line numbers in crash reports.
+        "aot_inductor.enable_line_tables": False,
         "cpp.threads": threads,
     }
 
