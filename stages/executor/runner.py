@@ -57,6 +57,7 @@ class ThreadPending:
         with trio.CancelScope(shield=True):
             while self.result is None:
                 await self._bell.heard()
+        assert self.result is not None
         return self.result.unwrap()
 
 
