@@ -1,8 +1,8 @@
 """Wakes a trio task from another thread without taking that thread's core.
 
 trio.lowlevel.TrioToken writes to a socket pair. Linux takes such a write for a hint that the writer is about to sleep
-and runs the woken thread on the writer's core at once: the engine thread, which has its next step to begin, stands by
-for the whole turn of the event loop while another core is idle (0.5 ms of a 5 ms step). An event fd gives no such hint.
+and may run the woken thread on the writer's core at once, while the engine thread has its next step to begin.
+An event fd gives no such hint and is cheaper: with an idle second core a step follows the last in 0.04 ms, not 0.07 ms.
 """
 
 import os
@@ -30,7 +30,7 @@ class Bell:
     async def heard(self) -> None:
         """Wait for a ring."""
         await trio.lowlevel.wait_readable(self._read_fd)
-        os.read(self._read_fd, 8)
+        os.read(self._read_fd, 8 if self._read_fd == self._write_fd else 4096)
 
     def close(self) -> None:
         """Close the file descriptors; idempotent."""
