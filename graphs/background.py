@@ -103,7 +103,9 @@ class Bodies:
                 elif name not in self.ready:
                     self._take(self._all[name])
         self._bar.close()
-        log.info("%d of %d graphs are compiled and in use", len(self.ready), self.num_total)
         left = self.num_total - len(self.ready)
-        if process.wait() > 0 and left:
+        code = process.wait()
+        if code == 0:  # not when `close` has ended it
+            log.info("%d of %d graphs are compiled and in use", len(self.ready), self.num_total)
+        elif code > 0 and left:
             log.warning("the compile process ended with code %d; %d graphs stay eager", process.returncode, left)

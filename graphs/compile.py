@@ -80,11 +80,6 @@ def processor() -> str:
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {flags}"
 
 
-def default_cache() -> Path:
-    """Return where compiled graphs are kept unless told otherwise."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "trnrt"
-
-
 def has_compiler() -> bool:
     """Return whether this machine has the C++ compiler that inductor would call."""
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))

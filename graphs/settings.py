@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+from pathlib import Path
 from typing import Literal
 
 from attrs import asdict, frozen
@@ -27,3 +29,8 @@ class GraphSettings:
         """Return a hex digest of these settings and whatever else names the graph (config, versions, code)."""
         text = json.dumps([asdict(self), [str(item) for item in more]], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def default_cache() -> Path:
+    """Return where compiled graphs are kept unless told otherwise."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "trnrt"

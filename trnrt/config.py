@@ -6,7 +6,6 @@ beats the default. `--help`, the table in docs/CONFIGURATION.md and the errors a
 """
 
 import argparse
-import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -220,8 +219,3 @@ def _check(config: Config) -> None:
         raise ConfigError(f"--chunked-prefill-size: must be a multiple of 64, got {config.chunked_prefill_size}")
     if config.schedule_policy != "fcfs":
         raise ConfigError(f"--schedule-policy: expected fcfs, got {config.schedule_policy!r}")
-
-
-def home_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder compiled graphs go to when no flag says otherwise."""
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trnrt"

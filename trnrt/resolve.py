@@ -4,8 +4,8 @@ import os
 
 import attrs
 
-from graphs.settings import DType
-from trnrt.config import Config, home_cache_dir
+from graphs.settings import DType, default_cache
+from trnrt.config import Config
 from trnrt.served import ServedModel, read_json
 
 SMALLEST_POOL_TOKENS = 65_536
@@ -28,7 +28,7 @@ def resolve(config: Config, model: ServedModel) -> Config:
         max_total_tokens=config.max_total_tokens
         or max(SMALLEST_POOL_TOKENS, min(context, LARGEST_DEFAULT_POOL_TOKENS)),
         device_threads=config.device_threads or max(1, (os.cpu_count() or 1) - 1),
-        compile_cache_dir=config.compile_cache_dir or str(home_cache_dir()),
+        compile_cache_dir=config.compile_cache_dir or str(default_cache()),
     )
 
 

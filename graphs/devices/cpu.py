@@ -28,7 +28,7 @@ from graphs.background import Bodies
 from graphs.capture import DTYPES, halves
 from graphs.catalog import BLOCK_TOKENS, attention_body, mlp_body, variants
 from graphs.chain import Chain, Link, driver
-from graphs.compile import Compiled, Job, default_cache, has_compiler
+from graphs.compile import Compiled, Job, has_compiler
 from graphs.config import Config
 from graphs.keys import GraphKey
 from graphs.layers.sampling import DrawRows, Kernels, draw, greatest_threshold
@@ -43,7 +43,7 @@ from graphs.models.glm5_next import (
 )
 from graphs.packing import Layout, column_major
 from graphs.parameters import LayerWeights, Weights
-from graphs.settings import DeviceMode, GraphSettings
+from graphs.settings import DeviceMode, GraphSettings, default_cache
 from graphs.shared_object import Loaded
 from graphs.state import new_state
 from graphs.step import NULL_SLOT, Capacity, DeviceLost, Ints, StepInput, StepOutput

@@ -8,38 +8,14 @@ import pytest
 import trio
 
 import trnrt.serve
-from graphs.step import Capacity
-from stages.channels import open_channels
 from stages.detokenizer.choice import Choice
 from stages.messages import Submit
-from stages.stats.stage import open_stats
-from tests.sim.history_device import HistoryDevice
-from trnrt.config import Config
-from trnrt.serve import Server, drain, serve
-from trnrt.served import read_served_model
-from trnrt.shapes import graph_settings
+from tests.small_server import small_server
+from trnrt.serve import drain, serve
 
 NUM_REQUESTS = 500
 AT_ONCE = 40
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-
-
-def small_server() -> Server:
-    """A server whose device is instant and whose cache is so small that choices are retracted all the time."""
-    config = Config(port=0, max_running_requests=8, max_total_tokens=1024, context_length=512, max_queued_requests=64)
-    model = read_served_model(config)
-    shapes = graph_settings(config, model.settings)
-    capacity = Capacity(
-        num_pages=shapes.num_pages,
-        page_size_tokens=shapes.page_size_tokens,
-        num_slots=shapes.num_slots,
-        buckets=shapes.buckets,
-        vocab_size=model.settings.vocab_size,
-        context_length_tokens=512,
-        max_top_logprobs=20,
-    )
-    device = HistoryDevice(capacity, time_s=lambda step: 0.0)
-    return Server(config, model, device, open_channels(config.max_queued_requests), open_stats(), started_s=0)
 
 
 def random_call(rng: random.Random) -> tuple[str, dict[str, object]]:
@@ -109,7 +85,8 @@ def thawed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_after_500_requests_a_third_of_them_dropped_everything_is_back() -> None:
-    server = small_server()
+    # Instant, and so small a cache that choices are retracted all the time.
+    server = small_server(lambda step: 0.0, max_running_requests=8, max_total_tokens=1024, max_queued_requests=64)
     outcomes: list[str] = []
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, server)

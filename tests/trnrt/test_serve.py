@@ -14,18 +14,15 @@ import pytest
 import trio
 
 import trnrt.serve
-from graphs.step import Capacity, StepInput
-from stages.channels import open_channels
+from graphs.step import StepInput
 from stages.detokenizer.stage import Detokenizer
 from stages.errors import EngineFailure
 from stages.prompt.stage import Prompter
 from stages.scheduler.core import SchedulerCore
-from stages.stats.stage import open_stats
 from tests.sim.history_device import HistoryDevice
-from trnrt.config import Config, load_config
+from tests.small_server import small_server
+from trnrt.config import load_config
 from trnrt.serve import Server, drain, scheduler_settings, serve
-from trnrt.served import read_served_model
-from trnrt.shapes import graph_settings
 from trnrt.supervise import first_cause
 
 STEP_S = 0.005
@@ -38,22 +35,9 @@ def slow(step: StepInput) -> float:
     return STEP_S
 
 
-def small_server(**flags: Any) -> Server:
+def slow_server(**flags: Any) -> Server:
     """A server whose device takes STEP_S a step."""
-    config = Config(port=0, max_running_requests=4, max_total_tokens=4096, context_length=512, **flags)
-    model = read_served_model(config)
-    shapes = graph_settings(config, model.settings)
-    capacity = Capacity(
-        num_pages=shapes.num_pages,
-        page_size_tokens=shapes.page_size_tokens,
-        num_slots=shapes.num_slots,
-        buckets=shapes.buckets,
-        vocab_size=model.settings.vocab_size,
-        context_length_tokens=512,
-        max_top_logprobs=20,
-    )
-    device = HistoryDevice(capacity, time_s=slow)
-    return Server(config, model, device, open_channels(config.max_queued_requests), open_stats(), started_s=0)
+    return small_server(slow, max_running_requests=4, max_total_tokens=4096, **flags)
 
 
 async def post(port: int, path: str, body: dict[str, Any]) -> str:
@@ -112,7 +96,7 @@ def broken(*args: object, **kwargs: object) -> Any:
 async def test_whichever_stage_dies_every_client_is_told_before_the_process_ends(
     monkeypatch: pytest.MonkeyPatch, owner: type, method: str
 ) -> None:
-    server = small_server()
+    server = slow_server()
 
     answers, end = await answers_while(server, lambda: monkeypatch.setattr(owner, method, broken))
 
@@ -127,7 +111,7 @@ async def test_whichever_stage_dies_every_client_is_told_before_the_process_ends
 
 
 async def test_a_signal_before_the_server_is_ready_drains_it() -> None:
-    server = small_server()
+    server = slow_server()
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drain, server)
@@ -137,7 +121,7 @@ async def test_a_signal_before_the_server_is_ready_drains_it() -> None:
 
 
 async def test_what_still_runs_at_the_end_of_the_drain_is_told_at_once() -> None:
-    server = small_server(drain_timeout=0.0)
+    server = slow_server(drain_timeout=0.0)
     answers: list[str] = []
 
     async def client(stream: bool) -> None:
@@ -158,7 +142,7 @@ async def test_what_still_runs_at_the_end_of_the_drain_is_told_at_once() -> None
 
 
 async def test_a_second_signal_tells_everybody_and_ends_the_process_with_130() -> None:
-    server = small_server()
+    server = slow_server()
     answers: list[str] = []
     codes: list[int] = []
 

@@ -1,0 +1,31 @@
+"""A whole server over a device without arithmetic, small enough to fill."""
+
+from collections.abc import Callable
+from typing import Any
+
+from graphs.step import Capacity, StepInput
+from stages.channels import open_channels
+from stages.stats.stage import open_stats
+from tests.sim.history_device import HistoryDevice
+from trnrt.config import Config
+from trnrt.serve import Server
+from trnrt.served import read_served_model
+from trnrt.shapes import graph_settings
+
+
+def small_server(time_s: Callable[[StepInput], float], **flags: Any) -> Server:
+    """Return a server of 512 tokens of context whose device takes time_s a step; it is not started."""
+    config = Config(port=0, context_length=512, **flags)
+    model = read_served_model(config)
+    shapes = graph_settings(config, model.settings)
+    capacity = Capacity(
+        num_pages=shapes.num_pages,
+        page_size_tokens=shapes.page_size_tokens,
+        num_slots=shapes.num_slots,
+        buckets=shapes.buckets,
+        vocab_size=model.settings.vocab_size,
+        context_length_tokens=512,
+        max_top_logprobs=20,
+    )
+    device = HistoryDevice(capacity, time_s=time_s)
+    return Server(config, model, device, open_channels(config.max_queued_requests), open_stats(), started_s=0)
