@@ -445,7 +445,7 @@ async def test_a_handler_that_never_waits_does_not_starve_the_others() -> None:
     async def busy(wire: Wire) -> None:
         await wire.start(200, SSE_HEADERS)
         first = turns_of_others
-        for _ in range(64):
+        for _ in range(256):
             await wire.write(b"data: x\n\n")
         turns_seen.append(turns_of_others - first)
         await wire.end()
@@ -465,8 +465,9 @@ async def test_a_handler_that_never_waits_does_not_starve_the_others() -> None:
                 turns_of_others += 1
 
         nursery.start_soon(other)
-        assert (await client.get("/busy")).body == b"data: x\n\n" * 64
-        assert turns_seen[0] >= 64 // hardening.WRITES_BEFORE_YIELD
+        assert (await client.get("/busy")).body == b"data: x\n\n" * 256
+        # The first and the last turn may fall outside the count: trio runs the tasks of one turn in any order.
+        assert turns_seen[0] >= 256 // hardening.WRITES_BEFORE_YIELD - 2
         nursery.cancel_scope.cancel()
 
 
