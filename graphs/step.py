@@ -9,11 +9,12 @@ from 1 for owners.
 # Invariant: `start` of a prefill row is a multiple of `index_kpool` (4), so no pooling group is open there.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from attrs import frozen
+from attrs import field, frozen
 
 from graphs.keys import Buckets, GraphKey
 
@@ -35,6 +36,40 @@ class SamplingRows:
     seed: Ints
 
 
+def pairs(numbers: Sequence[tuple[int, ...]] = (), width: int = 2) -> Ints:
+    """Return `numbers` as an array [N, width]."""
+    return np.array(numbers, np.int64).reshape(len(numbers), width)
+
+
+@frozen(eq=False)
+class Copies:
+    """What a step moves from page to page and slot to slot besides its rows' work; each array is applied in order.
+
+    Before the rows run: pages [N, 2] and slots [N, 2], (from, to). While they run: captures [N, 3], (row, num_tokens,
+    to): slot `to` gets the row's slot as it is after num_tokens of the row's tokens of this prefill step, a multiple
+    of `index_kpool` in 1 .. num_valid. After they have run: saves [N, 2], pages (from, to).
+
+    # Invariant: a capture changes no bit of what the row itself computes.
+    """
+
+    pages: Ints = field(factory=pairs)
+    slots: Ints = field(factory=pairs)
+    captures: Ints = field(factory=lambda: pairs(width=3))
+    saves: Ints = field(factory=pairs)
+
+
+NO_COPIES = Copies()
+
+
+@frozen(eq=False)
+class Transfer:
+    """Whole pages [N, 2] and slots [N, 2] to copy between device and host memory, each pair (device, host)."""
+
+    to_host: bool
+    pages: Ints
+    slots: Ints
+
+
 @frozen(eq=False)
 class StepInput:
     """One step of `key`: prefill reads tokens [B, T]; decode reads each slot's newest token on the device.
@@ -50,6 +85,7 @@ class StepInput:
     slots: Ints
     page_table: Ints
     sampling: SamplingRows
+    copies: Copies = NO_COPIES
 
 
 @frozen(eq=False)
@@ -65,7 +101,7 @@ class StepOutput:
 
 @frozen
 class Capacity:
-    """What a device holds: num_pages and num_slots include the null page and the null slot."""
+    """What a device holds: every number of pages and slots includes the null one; 1 means no host memory."""
 
     num_pages: int
     page_size_tokens: int
@@ -74,6 +110,8 @@ class Capacity:
     vocab_size: int
     context_length_tokens: int
     max_top_logprobs: int
+    num_host_pages: int = 1
+    num_host_slots: int = 1
 
 
 class Device(Protocol):
@@ -89,6 +127,14 @@ class Device(Protocol):
 
     def run(self, step: StepInput) -> StepOutput:
         """Run one step and return its sampled ids; raises DeviceLost when the device is gone."""
+        ...
+
+    def transfer(self, transfer: Transfer) -> float:
+        """Copy between device and host memory, giving the seconds it took; raises DeviceLost.
+
+        The one call that may run on another thread while a step runs: no step in flight writes what it reads or
+        touches what it writes.
+        """
         ...
 
     def describe(self) -> dict[str, object]:

@@ -100,7 +100,6 @@ def _submit(index: int, max_new_tokens: int) -> Submit:
         in_reasoning=False,
         logprobs=False,
         num_top_logprobs=0,
-        priority=0,
         mailbox=open_mailbox(1, 1)[0],
     )
 

@@ -4,13 +4,14 @@ Messages are frozen and never changed after sending. Orders are imperative (Subm
 (StepDone, Ended), data are nouns (Delta, Usage).
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import trio
 from attrs import field, frozen
 
-from graphs.step import StepInput, StepOutput
+from graphs.step import StepInput, StepOutput, Transfer
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a client asks for: dialect -> request task
@@ -89,6 +90,10 @@ class Ask:
     logprobs: bool = False
     num_top_logprobs: int = 0
     priority: int | None = None
+    # Prompts of different namespaces (cache_salt, extra_key) never share cached state.
+    namespace: str = ""
+    session: str | None = None
+    routing_key: str | None = None
     timeout_s: float | None = None
 
 
@@ -150,8 +155,14 @@ class Submit:
     in_reasoning: bool
     logprobs: bool
     num_top_logprobs: int
-    priority: int
     mailbox: "trio.MemorySendChannel[Event]"
+    # None is --default-priority-value, or the worst there is.
+    priority: int | None = None
+    namespace: str = ""
+    session: str | None = None
+    routing_key: str | None = None
+    # The instant on trio's clock at which it gives up waiting for its first admission.
+    wait_until_s: float = math.inf
 
 
 @frozen
@@ -166,11 +177,72 @@ class Cancel:
     choice: int | None = None
     deliver: bool = False
     message: str = "Aborted"
+    # What request_id names: one request; every request whose id begins with it, if one has exactly that id; all.
+    scope: Literal["request", "prefix", "all"] = "request"
 
 
 @frozen
 class Arrived:
     """admission -> scheduler: the queue has something new."""
+
+
+@frozen(eq=False)
+class Bumped:
+    """admission -> scheduler: a waiting choice lost its place to one of better priority."""
+
+    submit: Submit
+
+
+@frozen
+class FlushCache:
+    """Forget every cached prefix, on the device and in host memory, when nothing runs or waits."""
+
+    # Wait until nothing does, instead of failing.
+    waits: bool = False
+
+
+@frozen
+class Pause:
+    """Stop planning steps: end everything first (abort), send what runs back to the queue (retract), or just stop."""
+
+    mode: Literal["abort", "retract", "in_place"] = "abort"
+
+
+@frozen
+class Resume:
+    """Plan steps again."""
+
+
+@frozen
+class OpenSession:
+    """Begin a session: what its next turn needs is pinned in the cache; a session_id of None makes one up."""
+
+    session_id: str | None = None
+    # Seconds without a request after which the session is closed.
+    timeout_s: float | None = None
+
+
+@frozen
+class CloseSession:
+    """End a session and unpin what it held."""
+
+    session_id: str
+
+
+@frozen
+class CommandResult:
+    """scheduler -> admin route: whether the order was carried out, and its text: a reason or a session's id."""
+
+    is_done: bool
+    text: str = ""
+
+
+@frozen(eq=False)
+class Command:
+    """admin route -> scheduler: an order with an answer; one whose reply nobody awaits any more is dropped."""
+
+    order: FlushCache | Pause | Resume | OpenSession | CloseSession
+    reply: "trio.MemorySendChannel[CommandResult]"
 
 
 @frozen
@@ -196,13 +268,28 @@ class StepDone:
 
 @frozen(eq=False)
 class StepFailed:
-    """executor -> scheduler: the device is lost."""
+    """executor -> scheduler: the device is lost, by a step or a transfer of that number."""
 
     step: int
     error: Exception
 
 
-SchedulerInbox = Arrived | Cancel | Drain | StepDone | StepFailed
+@frozen(eq=False)
+class StartTransfer:
+    """scheduler -> executor: copy between device and host memory beside the steps."""
+
+    number: int
+    transfer: Transfer
+
+
+@frozen
+class TransferDone:
+    """executor -> scheduler: the transfer of that number has happened."""
+
+    number: int
+
+
+SchedulerInbox = Arrived | Bumped | Cancel | Command | Drain | StepDone | StepFailed | TransferDone
 
 # ---------------------------------------------------------------------------------------------------------------------
 # scheduler -> detokenizer -> request task
@@ -223,12 +310,15 @@ class Finish:
 
 @frozen
 class Usage:
-    """Token counts of one choice so far."""
+    """Token counts of one choice so far; cached_tokens is what its first admission found cached, in either tier."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    # The part of cached_tokens that came back from host memory.
+    cached_host_tokens: int = 0
+    num_retractions: int = 0
 
 
 @frozen(eq=False)
@@ -322,6 +412,16 @@ class Load:
     used_slots: int
     total_slots: int
     page_size_tokens: int
+    retracted: int = 0
+    # Of used_pages, those that only the prefix cache holds and would give.
+    evictable_pages: int = 0
+    used_snapshots: int = 0
+    total_snapshots: int = 0
+    used_host_pages: int = 0
+    total_host_pages: int = 0
+    used_host_snapshots: int = 0
+    total_host_snapshots: int = 0
+    is_paused: bool = False
 
 
 StatsInbox = Record | Load

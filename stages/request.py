@@ -121,8 +121,11 @@ def _submits(
             in_reasoning=prompt.in_reasoning,
             logprobs=ask.logprobs,
             num_top_logprobs=ask.num_top_logprobs,
-            priority=ask.priority or 0,
             mailbox=mailbox,
+            priority=ask.priority,
+            namespace=ask.namespace,
+            session=ask.session,
+            routing_key=ask.routing_key,
         )
         for choice in range(ask.num_choices)
     ]

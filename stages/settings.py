@@ -1,6 +1,8 @@
 """One frozen settings class per stage; trnrt/config.py fills them from flags, stages only read them."""
 
-from attrs import frozen
+from collections.abc import Mapping
+
+from attrs import field, frozen
 
 from stages.messages import Sampling
 
@@ -35,6 +37,8 @@ class ModelSettings:
     tool_call_parser: str | None
     default_sampling: Sampling
     incremental_streaming_output: bool = False
+    refuses_priority: bool = False
+    queue_timeout_s: float | None = None
 
 
 @frozen
@@ -47,16 +51,49 @@ class PromptSettings:
 
 @frozen
 class SchedulerSettings:
-    """Queue limits, policy and step composition."""
+    """Queue limits, policy, memory and step composition."""
 
     max_queued_requests: int = 2048
+    max_queued_tokens: int | None = None
     max_running_requests: int = 32
     chunked_prefill_size_tokens: int = 256
     max_prefill_rows: int = 4
     schedule_policy: str = "fcfs"
+    schedule_conservativeness: float = 1.0
     new_token_reserve: float = 0.3
     # Plan the next step while one is on the device.
     overlap: bool = False
+    # Longest wanted silence of a stream because of another's prefill; None takes full chunks.
+    max_token_gap_s: float | None = None
+    priority: "PrioritySettings | None" = None
+    cache: "CacheSettings | None" = None
+
+
+@frozen
+class PrioritySettings:
+    """Priority scheduling: better values first, and who may take a running one's place."""
+
+    low_values_first: bool = False
+    default: int | None = None
+    # A running choice gives way only to one better by more than this; None never.
+    preemption_threshold: int | None = 10
+
+
+@frozen
+class CacheSettings:
+    """The prefix cache; a SchedulerSettings without one keeps nothing after a choice's end."""
+
+    eviction_policy: str = "lru"
+    # Parameters of the eviction policy by name.
+    eviction_parameters: Mapping[str, float] = field(factory=dict)
+    # Snapshots the tree may hold on the device.
+    max_snapshots: int = 64
+    # Distance of the snapshots under a long prompt.
+    stride_tokens: int = 4096
+    # The first of these in a prompt ends what conversations share: system text and tools.
+    boundary_token_ids: frozenset[int] = frozenset()
+    # Snapshots that sessions may pin.
+    max_pinned: int = 16
 
 
 @frozen

@@ -16,9 +16,13 @@ import attrs
 from attrs import Attribute, frozen
 
 from stages.errors import ConfigError
+from stages.scheduler.eviction import eviction_names
+from stages.scheduler.policies import policy_names
 from trnrt.presets import PRESETS
 
-GROUPS = ("model", "http", "api", "scheduler", "device", "logging")
+POLICIES, EVICTIONS = policy_names(), eviction_names()
+
+GROUPS = ("model", "http", "api", "scheduler", "cache", "device", "logging")
 
 
 def setting(default: Any, group: str, text: str, *, low: float | None = None, alias: str | None = None) -> Any:
@@ -67,9 +71,47 @@ class Config:
         None, "scheduler", "tokens the paged cache holds; 65,536 to 262,144 by the context", low=64
     )
     chunked_prefill_size: int = setting(256, "scheduler", "prompt tokens of one request in one step", low=64)
-    schedule_policy: str = setting("fcfs", "scheduler", "order of the queue: fcfs")
+    schedule_policy: str = setting("fcfs", "scheduler", f"order of the queue: {', '.join(POLICIES)}")
+    schedule_conservativeness: float = setting(
+        1.0, "scheduler", "share of future tokens kept free; below 1 admits more and retracts more often", low=0
+    )
+    max_queued_tokens: int | None = setting(None, "scheduler", "prompt tokens that may wait; 503 above", low=1)
+    queue_timeout: float | None = setting(
+        None, "scheduler", "seconds a request may wait to be admitted; 503 after", low=0.001
+    )
+    max_token_gap: float | None = setting(
+        None, "scheduler", "longest wanted seconds between a stream's tokens while prompts run", low=0.001
+    )
     disable_overlap_schedule: bool = setting(
         False, "scheduler", "plan a step only when the last is done, not while it runs"
+    )
+    enable_priority_scheduling: bool = setting(False, "scheduler", "serve better `priority` first; higher is better")
+    schedule_low_priority_values_first: bool = setting(False, "scheduler", "lower `priority` is better")
+    default_priority_value: int | None = setting(
+        None, "scheduler", "priority of a request without one; the worst when absent"
+    )
+    priority_scheduling_preemption_threshold: int = setting(
+        10, "scheduler", "a running request gives way to one better by more than this", low=0
+    )
+    disable_priority_preemption: bool = setting(False, "scheduler", "a running request never gives way")
+    abort_on_priority_when_disabled: bool = setting(
+        False, "scheduler", "503 for a request with `priority` while priorities are off"
+    )
+
+    disable_radix_cache: bool = setting(False, "cache", "keep no prefix for later requests")
+    radix_eviction_policy: str = setting("lru", "cache", f"what leaves the cache first: {', '.join(EVICTIONS)}")
+    radix_eviction_policy_config: str | None = setting(None, "cache", "JSON object of the eviction policy's parameters")
+    snapshot_slots: int | None = setting(
+        None,
+        "cache",
+        "recurrent-state snapshots the cache may hold; twice --max-running-requests",
+        low=1,
+        alias="max-mamba-cache-size",
+    )
+    snapshot_stride: int = setting(4096, "cache", "tokens between snapshots under a long prompt", low=64)
+    host_cache_gb: float = setting(0.0, "cache", "host memory for prefixes the device has no room for, in GB", low=0)
+    session_snapshots: int | None = setting(
+        None, "cache", "snapshots that sessions may pin; a quarter of --snapshot-slots", low=0
     )
 
     device: Literal["cpu"] = setting("cpu", "device", "device to run on")
@@ -118,7 +160,7 @@ def parser() -> argparse.ArgumentParser:
         description="Serve GLM-5.3-Flash behind SGLang's native API and OpenAI's Chat and Completions.",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=46, width=140),
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=54, width=150),
     )
     for group in GROUPS:
         section = result.add_argument_group(group)
@@ -217,5 +259,9 @@ def _check(config: Config) -> None:
         raise ConfigError(f"--port: must be at most 65535, got {config.port}")
     if config.chunked_prefill_size % 64:
         raise ConfigError(f"--chunked-prefill-size: must be a multiple of 64, got {config.chunked_prefill_size}")
-    if config.schedule_policy != "fcfs":
-        raise ConfigError(f"--schedule-policy: expected fcfs, got {config.schedule_policy!r}")
+    if config.schedule_policy not in POLICIES:
+        raise ConfigError(f"--schedule-policy: expected one of {', '.join(POLICIES)}, got {config.schedule_policy!r}")
+    if config.radix_eviction_policy not in EVICTIONS:
+        raise ConfigError(
+            f"--radix-eviction-policy: expected one of {', '.join(EVICTIONS)}, got {config.radix_eviction_policy!r}"
+        )

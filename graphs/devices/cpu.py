@@ -46,7 +46,7 @@ from graphs.parameters import LayerWeights, Weights
 from graphs.settings import DeviceMode, GraphSettings, default_cache
 from graphs.shared_object import Loaded
 from graphs.state import new_state
-from graphs.step import NULL_SLOT, Capacity, DeviceLost, Ints, StepInput, StepOutput
+from graphs.step import NULL_SLOT, Capacity, DeviceLost, Ints, StepInput, StepOutput, Transfer
 from graphs.variant import Ending
 from graphs.weights import load_weights
 
@@ -135,6 +135,10 @@ class CpuDevice:
             return self._run(step)
         except (RuntimeError, IndexError) as error:
             raise DeviceLost(str(error)) from error
+
+    def transfer(self, transfer: Transfer) -> float:
+        """Copy between device and host memory, giving the seconds it took; raises DeviceLost."""
+        raise DeviceLost("this device has no host memory")
 
     def wait(self) -> None:
         """Wait until every graph is compiled or has failed; serving does not need it, measuring does."""

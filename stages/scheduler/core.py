@@ -221,7 +221,7 @@ class SchedulerCore:
                 num_reserved += self._start(choice)
             else:
                 return
-        for submit in list(islice(self.policy.order(self.queue.waiting), self.budget.max_rows - num_running)):
+        for submit in list(islice(self.queue.waiting.values(), self.budget.max_rows - num_running)):
             if not self._fits(len(submit.prompt_ids), submit.max_new_tokens, num_reserved):
                 return
             choice = Choice(self.queue.take(submit.key), self._num_admitted)

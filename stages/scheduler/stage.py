@@ -7,7 +7,19 @@ import trio
 from graphs.step import Capacity
 from stages.channels import Channels
 from stages.errors import EngineFailure
-from stages.messages import Arrived, Cancel, Drain, Record, SchedulerInbox, StepDone, StepFailed, Tokens
+from stages.messages import (
+    Arrived,
+    Bumped,
+    Cancel,
+    Command,
+    Drain,
+    Record,
+    SchedulerInbox,
+    StepDone,
+    StepFailed,
+    Tokens,
+    TransferDone,
+)
 from stages.scheduler.core import SchedulerCore
 from stages.scheduler.policies import load_policy
 from stages.settings import SchedulerSettings
@@ -60,6 +72,8 @@ async def _turn(core: SchedulerCore, channels: Channels, stats_send: StatsSend, 
                 stats_send.send(Record("device_s", message.output.device_s))
             case StepFailed():
                 await _fail(core, channels, message.error)
+            case Bumped() | Command() | TransferDone():
+                raise NotImplementedError(message)
             case _:
                 assert_never(message)
     # The next steps go out before the last one's tokens: delivery overlaps the device.

@@ -66,7 +66,6 @@ def submit_of(body: dict[str, Any], index: int) -> Submit:
         in_reasoning=True,
         logprobs=False,
         num_top_logprobs=0,
-        priority=0,
         mailbox=mailbox,
     )
 

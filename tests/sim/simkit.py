@@ -106,7 +106,6 @@ def submit(
         in_reasoning=False,
         logprobs=logprobs,
         num_top_logprobs=num_top_logprobs,
-        priority=0,
         mailbox=mailbox if mailbox is not None else open_mailbox(1, 1)[0],
     )
 

@@ -1,10 +1,10 @@
 """First come, first served."""
 
-from collections.abc import Iterable, Mapping
-
+import numpy as np
 from attrs import frozen
 
-from stages.messages import ChoiceKey, Submit
+from graphs.step import Ints
+from stages.scheduler.policies import Situation, WaitingRows
 
 
 @frozen
@@ -12,10 +12,11 @@ class Fcfs:
     """Order of arrival."""
 
     can_starve: bool = False
+    needs_cache: bool = False
 
-    def order(self, waiting: Mapping[ChoiceKey, Submit]) -> Iterable[Submit]:
-        """Return `waiting` as it stands."""
-        return waiting.values()
+    def order(self, waiting: WaitingRows, now: Situation, limit: int) -> Ints:
+        """Return the first `limit`."""
+        return np.arange(min(limit, len(waiting.arrival)))
 
 
 POLICY = Fcfs()

@@ -61,7 +61,6 @@ def submit(form: TextForm = RAW, choice: int = 0, request_id: str = "r", **chang
         in_reasoning=False,
         logprobs=False,
         num_top_logprobs=0,
-        priority=0,
         mailbox=mailbox,
     )
     return evolve(plain, **changes)
