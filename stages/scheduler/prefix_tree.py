@@ -1,0 +1,471 @@
+"""The prefix cache: which computed pages and snapshots exist, for which tokens, and who gives theirs up first. Core.
+
+Theory of operation. The model is hybrid: a prefix can be resumed only where a *snapshot* of the recurrent state was
+kept, and needs the latents of all its tokens, which lie in pages of `page_size_tokens`. The cache is one radix tree of
+tokens for each namespace. A node covers positions [start, end), anywhere in a page, and owns in a tier
+- the *full* pages start // size .. end // size - 1. One that begins in the middle of a page has its own version of it,
+  in which the tokens before `start` stand as well; so each index is owned once on the way to any node;
+- with a snapshot its slot and, when `end` is inside a page, a *tail page* that is right up to `end` and no further.
+Splitting a node deals its pages to the halves. The lower half stays the same object with the same number, so whoever
+holds a node (a lock, a transfer) holds the same snapshot and the same prefix for as long as the node exists.
+
+Two tiers, device and host. # Invariant: in each tier a node is there only if its parent is, so leaves leave first; a
+snapshot is in a tier only if its node is; a node in no tier does not exist. A node that leaves one tier stays in the
+other. A node with neither children nor a snapshot in any tier is of no use to any prompt and goes at once, or, while
+locked, as the first thing that can.
+
+Numbers come from the caller and go back to the caller; nobody writes what the tree owns. A caller that goes on using
+pages or a snapshot of the tree locks the node; a lock holds in both tiers. A transfer between tiers asks what is
+missing (a Gap), holds `lock_snapshot` while it copies, and attaches. What the tree got from elsewhere in the meantime
+it does not take.
+
+Superseded snapshots go before all others: the turns of a conversation leave a chain of them, and only the last serves
+the next turn. # Invariant: from a superseded node a chain without a fork leads to a deeper snapshot.
+
+Costs, for a path of d nodes: match, insert and watch compare each token once and visit d nodes; lock, touch and
+supersede visit d nodes; an eviction is O(log n) each; counts are kept, not computed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+from attrs import define, field, frozen
+
+from stages.scheduler.eviction import Eviction
+from stages.scheduler.nodes import DEVICE, HOST, Ints32, Node, Snapshot, descend, path_to, subtree, upwards
+from stages.scheduler.ranking import Ranking
+from stages.scheduler.tiers import Freed, Tier
+from stages.scheduler.watches import Watch, Watches
+
+
+@frozen
+class Match:
+    """How far tokens agree with the tree and where they can resume: from any tier, and from the device alone."""
+
+    num_matched: int
+    resume: Node | None
+    on_device: Node | None
+
+
+@frozen
+class Inserted:
+    """The node that ends where the snapshot is, and which of the caller's numbers are the tree's now."""
+
+    node: Node
+    taken: list[int]
+    has_taken_snapshot: bool
+
+
+@frozen
+class Gap:
+    """What one tier lacks to resume at a node, by its numbers in the other: pages of the indices from first_page on.
+
+    snapshot is None when it is there already, or nowhere.
+    """
+
+    first_page: int
+    pages: list[int]
+    snapshot: Snapshot | None
+
+
+@define(eq=False)
+class PrefixTree:
+    """The tree of all namespaces over both tiers."""
+
+    page_size_tokens: int
+    eviction: Eviction
+    _device: Tier = field(init=False)
+    _host: Tier = field(init=False)
+    _unsaved: Ranking[Node] = field(init=False, factory=Ranking)
+    _roots: dict[str, Node] = field(init=False, factory=dict)
+    _parents: dict[int, int] = field(init=False, factory=dict)
+    _watches: Watches = field(init=False, factory=Watches)
+    _num_nodes_made: int = field(init=False, default=0)
+    _num_locks: int = field(init=False, default=0)
+    _clock: int = field(init=False, default=0)
+
+    def __attrs_post_init__(self) -> None:
+        self._device = Tier(DEVICE, self.eviction)
+        self._host = Tier(HOST, self.eviction)
+
+    @property
+    def num_pages(self) -> int:
+        """Return how many device pages the tree owns."""
+        return self._device.num_pages
+
+    @property
+    def num_snapshots(self) -> int:
+        """Return how many snapshots are on the device."""
+        return self._device.num_snapshots
+
+    @property
+    def num_evictable_pages(self) -> int:
+        """Return how many device pages evict_pages could free."""
+        return self._device.num_evictable_pages
+
+    @property
+    def num_evictable_snapshots(self) -> int:
+        """Return how many device snapshots evict_snapshot could free."""
+        return self._device.num_evictable_snapshots
+
+    @property
+    def host(self) -> Tier:
+        """Return the host tier, for its counts."""
+        return self._host
+
+    def parents(self) -> Mapping[int, int]:
+        """Return a live view of each node's parent by number, without those under a root."""
+        return MappingProxyType(self._parents)
+
+    def match(self, namespace: str, tokens: Ints32, limit: int) -> Match:
+        """Return how far `tokens` is cached and its deepest resume points up to `limit`; changes nothing."""
+        root = self._roots.get(namespace)
+        entered, num_matched = descend(root, tokens) if root is not None else ([], 0)
+        resume: Node | None = None
+        for node in reversed(entered):
+            if node.end > min(limit, num_matched):
+                continue
+            if resume is None and node.has_snapshot:
+                resume = node
+            if node.device.snapshot is not None:
+                return Match(num_matched, resume, node)
+        return Match(num_matched, resume, None)
+
+    def path_pages(self, node: Node) -> list[int]:
+        """Return the device pages of all full pages before node.end; raises ValueError when some are not there."""
+        pages: list[int] = []
+        for each in path_to(node):
+            if each.device.pages is None:
+                raise ValueError(f"node {each.number} is not on the device")
+            pages += each.device.pages
+        return pages
+
+    def touch(self, node: Node) -> None:
+        """Note a use of the snapshot of `node` and of the pages on the way, the deepest newest."""
+        path = path_to(node)
+        self._stamp(path)
+        node.snapshot_access, node.is_superseded = node.last_access, False
+        self._refresh(*path)
+
+    def insert(
+        self,
+        namespace: str,
+        tokens: Ints32,
+        pages: Sequence[int],
+        slot: int,
+        tail_page: int | None,
+        priority: int = 0,
+        num_counted: int = 0,
+    ) -> Inserted:
+        """Add the snapshot after all of `tokens`, with its tail page, and those full pages on the way that lack here.
+
+        num_counted is how many of the tokens the same request inserted before: a node counts one hit a request.
+        """
+        end = len(tokens)
+        if not end or (tail_page is None) != (end % self.page_size_tokens == 0):
+            raise ValueError(f"{end} tokens cannot come with tail page {tail_page}")
+        root = self._root(namespace)
+        path, num_matched = descend(root, tokens)
+        if path and path[-1].end > num_matched:
+            path[-1] = self._split(path[-1], num_matched)
+        grown = None
+        if num_matched < end:
+            grown = self._new_node(path[-1] if path else root, tokens[num_matched:].copy())
+            self._uncover(grown.parent)
+            path.append(grown)
+        taken: list[int] = []
+        for each in path:
+            if each.device.pages is None:
+                own = list(pages[each.start // self.page_size_tokens : each.end // self.page_size_tokens])
+                self._device.enter(each, own)
+                taken += own
+            if each.end > num_counted:
+                each.hits += 1
+            each.priority = max(each.priority, priority) if each is not grown else priority
+            each.history_tokens = max(each.history_tokens, end)
+        self._stamp(path)
+        node = path[-1]
+        node.snapshot_access, node.is_superseded = node.last_access, False
+        has_taken_snapshot = node.device.snapshot is None
+        if has_taken_snapshot:
+            self._attach(self._device, node, Snapshot(slot, tail_page))
+        if grown is not None:
+            self._watches.grown(grown)
+        self._refresh(*path)
+        self._watches.tell()
+        return Inserted(node, taken, has_taken_snapshot)
+
+    def lock(self, node: Node) -> None:
+        """Keep the pages on the way to `node` where they are, in each tier that has them."""
+        self._num_locks += 1
+        for each in upwards(node):
+            each.locks += 1
+            if each.locks == 1:
+                self._refresh(each)
+
+    def unlock(self, node: Node) -> None:
+        """Take back one lock; raises ValueError when there is none."""
+        if not node.locks:
+            raise ValueError(f"node {node.number} is not locked")
+        self._num_locks -= 1
+        for each in upwards(node):
+            each.locks -= 1
+            if not each.locks:
+                self._refresh(each)
+
+    def lock_snapshot(self, node: Node) -> None:
+        """Keep the snapshot of `node`, and all that resuming there needs, in each tier that has it."""
+        node.snapshot_locks += 1
+        self._refresh(node)
+        self.lock(node)
+
+    def unlock_snapshot(self, node: Node) -> None:
+        """Take back one lock_snapshot; raises ValueError when there is none."""
+        if not node.snapshot_locks:
+            raise ValueError(f"the snapshot of node {node.number} is not locked")
+        node.snapshot_locks -= 1
+        self._refresh(node)
+        self.unlock(node)
+
+    def evict_pages(self, count: int) -> Freed:
+        """Free at least `count` device pages, or what can be freed: unlocked leaves in the eviction's order."""
+        freed = Freed()
+        self._evict_pages(self._device, count, freed)
+        self._watches.tell()
+        return freed
+
+    def evict_snapshot(self) -> Freed:
+        """Free the device snapshot that goes first, and its node if that is of no use then, if any can go."""
+        freed = Freed()
+        self._evict_snapshots(self._device, 1, freed)
+        self._watches.tell()
+        return freed
+
+    def evict_host(self, num_pages: int, num_slots: int) -> Freed:
+        """Free at least that many host pages and slots, or what can be freed, in the order of the device's tier."""
+        freed = Freed()
+        self._evict_snapshots(self._host, num_slots, freed)
+        self._evict_pages(self._host, num_pages, freed)
+        self._watches.tell()
+        return freed
+
+    def supersede(self, node: Node) -> None:
+        """Mark the snapshots above `node` that no prompt but its own goes through as worth least.
+
+        One is marked when from it a chain without a fork leads to a deeper snapshot on this path; one that becomes a
+        fork, is used again or loses what supersedes it is unmarked.
+        """
+        is_covered = node.has_snapshot
+        for above in upwards(node.parent):
+            is_covered = is_covered and len(above.children) == 1
+            if above.has_snapshot:
+                above.is_superseded = above.is_superseded or is_covered
+                is_covered = True
+                self._refresh(above)
+
+    def clear(self) -> Freed:
+        """Forget everything; raises ValueError when something is locked."""
+        if self._num_locks:
+            raise ValueError(f"the tree has {self._num_locks} locks")
+        freed = Freed()
+        for tier in (self._device, self._host):
+            for node in [node for root in self._roots.values() for node in subtree(root)][::-1]:
+                if tier.held(node).snapshot is not None:
+                    tier.detach(node, freed)
+                if node.parent is not None and tier.held(node).pages is not None:
+                    tier.leave(node, freed)
+        watches = self._watches.take_all()
+        self._device, self._host = Tier(DEVICE, self.eviction), Tier(HOST, self.eviction)
+        self._unsaved = Ranking()
+        self._roots.clear()
+        self._parents.clear()
+        for watch in watches:
+            self._watches.restart(watch, self._root(watch.namespace))
+        self._watches.tell()
+        return freed
+
+    def watch(self, namespace: str, tokens: Ints32, limit: int, on_change: Callable[[Watch], None]) -> Watch:
+        """Return a match of `tokens` that stays current until unwatch; on_change hears when its answer changed."""
+        watch = Watch(namespace, tokens, limit, on_change)
+        self._watches.add(watch, self._root(namespace))
+        return watch
+
+    def unwatch(self, watch: Watch) -> None:
+        """Stop keeping `watch` current; raises ValueError when it is not watched."""
+        self._watches.remove(watch)
+        self._drop_root(watch.namespace)
+
+    def backup_candidates(self, limit: int) -> list[Node]:
+        """Return up to `limit` nodes whose snapshot is on the device only, the last used first.
+
+        Superseded ones and locked snapshots are left out: a transfer that runs holds the latter.
+        """
+        return self._unsaved.smallest(limit)
+
+    def missing_on_host(self, node: Node) -> Gap:
+        """Return what to copy from the device so that the host could resume at `node`."""
+        return self._gap(node, self._device, self._host)
+
+    def missing_on_device(self, node: Node) -> Gap:
+        """Return what to copy from the host so that the device can resume at `node`."""
+        return self._gap(node, self._host, self._device)
+
+    def attach_host(self, node: Node, first_page: int, pages: Sequence[int], snapshot: Snapshot | None) -> Inserted:
+        """Add copies that fill a gap, `pages` of the indices from first_page on; returns what was taken of them."""
+        return self._fill(self._host, node, first_page, pages, snapshot)
+
+    def attach_device(self, node: Node, first_page: int, pages: Sequence[int], snapshot: Snapshot | None) -> Inserted:
+        """Add copies that fill a gap, `pages` of the indices from first_page on; returns what was taken of them."""
+        return self._fill(self._device, node, first_page, pages, snapshot)
+
+    def _gap(self, node: Node, source: Tier, target: Tier) -> Gap:
+        # The target lacks the lower end of the path, so what it lacks is one run of pages.
+        lacking = [each for each in path_to(node) if target.held(each).pages is None]
+        first = (lacking[0].start if lacking else node.end) // self.page_size_tokens
+        pages = [page for each in lacking for page in source.held(each).pages or ()]
+        return Gap(first, pages, source.held(node).snapshot if target.held(node).snapshot is None else None)
+
+    def _fill(
+        self, tier: Tier, node: Node, first_page: int, pages: Sequence[int], snapshot: Snapshot | None
+    ) -> Inserted:
+        path = path_to(node)
+        lacking = [each for each in path if tier.held(each).pages is None]
+        if lacking and not first_page <= lacking[0].start // self.page_size_tokens:
+            raise ValueError(f"page {first_page} on leaves a gap on the way to node {node.number}")
+        taken: list[int] = []
+        for each in lacking:
+            begin, end = (position // self.page_size_tokens - first_page for position in (each.start, each.end))
+            own = list(pages[begin:end])
+            tier.enter(each, own)
+            taken += own
+        has_taken_snapshot = snapshot is not None and tier.held(node).snapshot is None
+        if snapshot is not None and has_taken_snapshot:
+            self._attach(tier, node, snapshot)
+        self._refresh(*path)
+        self._watches.tell()
+        return Inserted(node, taken, has_taken_snapshot)
+
+    def _evict_pages(self, tier: Tier, count: int, freed: Freed) -> None:
+        pages, _ = freed.of(tier.index)
+        while len(pages) < count and (leaf := tier.leaves.first()) is not None:
+            self._remove_from(tier, leaf, freed)
+            self._settle(leaf, freed)
+
+    def _evict_snapshots(self, tier: Tier, count: int, freed: Freed) -> None:
+        _, slots = freed.of(tier.index)
+        while len(slots) < count and (node := tier.snapshots.first()) is not None:
+            self._detach(tier, node, freed)
+            self._settle(node, freed)
+
+    def _attach(self, tier: Tier, node: Node, snapshot: Snapshot) -> None:
+        is_first = not node.has_snapshot
+        tier.attach(node, snapshot)
+        if is_first:
+            self._watches.gained_snapshot(node)
+
+    def _detach(self, tier: Tier, node: Node, freed: Freed) -> None:
+        tier.detach(node, freed)
+        if node.has_snapshot:
+            return
+        if not node.is_superseded:
+            # What superseded this node supersedes those above as well; else this was what superseded them.
+            self._uncover(node.parent)
+        node.is_superseded = False
+        self._watches.lost_snapshot(node)
+
+    def _remove_from(self, tier: Tier, node: Node, freed: Freed) -> None:
+        if tier.held(node).snapshot is not None:
+            self._detach(tier, node, freed)
+        tier.leave(node, freed)
+
+    def _settle(self, node: Node, freed: Freed) -> None:
+        """Remove `node` and then its ancestors for as long as they are of no use."""
+        while node.parent is not None:
+            parent = node.parent
+            if node.is_useless and not node.locks:
+                for tier in (self._device, self._host):
+                    if tier.held(node).pages is not None:
+                        self._remove_from(tier, node, freed)
+            self._refresh(node)
+            if node.device.pages is not None or node.host.pages is not None:
+                self._refresh(parent)
+                return
+            del parent.children[int(node.tokens[0])]
+            self._parents.pop(node.number, None)
+            self._watches.removed(node)
+            node = parent
+        self._drop_root(node.namespace)
+
+    def _uncover(self, node: Node | None) -> None:
+        """Unmark the first snapshot at or above `node`, for a prompt may need it again."""
+        for above in upwards(node):
+            if above.has_snapshot:
+                above.is_superseded = False
+                self._refresh(above)
+                return
+
+    def _new_node(self, parent: Node, tokens: Ints32) -> Node:
+        self._num_nodes_made += 1
+        self._clock += 1
+        node = Node(
+            parent.namespace,
+            self._num_nodes_made,
+            parent,
+            tokens,
+            parent.end,
+            parent.end + len(tokens),
+            created=self._clock,
+        )
+        self._link(node)
+        return node
+
+    def _link(self, node: Node) -> None:
+        assert node.parent is not None
+        node.parent.children[int(node.tokens[0])] = node
+        if node.parent.number:
+            self._parents[node.number] = node.parent.number
+
+    def _split(self, lower: Node, end: int) -> Node:
+        """Return a new node that takes over what `lower` has before `end`."""
+        assert lower.parent is not None
+        upper = self._new_node(lower.parent, lower.tokens[: end - lower.start])
+        upper.created, upper.last_access = lower.created, lower.last_access
+        upper.hits, upper.priority, upper.history_tokens = lower.hits, lower.priority, lower.history_tokens
+        upper.locks = lower.locks
+        num_pages = end // self.page_size_tokens - lower.start // self.page_size_tokens
+        for above, beneath in zip(upper.held, lower.held, strict=True):
+            if beneath.pages is not None:
+                above.pages, beneath.pages = beneath.pages[:num_pages], beneath.pages[num_pages:]
+                above.num_children = 1
+        lower.tokens, lower.start, lower.parent = lower.tokens[end - lower.start :], end, upper
+        self._link(lower)
+        self._watches.was_split(upper, lower)
+        self._refresh(upper, lower)
+        return upper
+
+    def _stamp(self, path: list[Node]) -> None:
+        for node in path:
+            self._clock += 1
+            node.last_access = self._clock
+
+    def _refresh(self, *nodes: Node) -> None:
+        for node in nodes:
+            self._device.refresh(node)
+            self._host.refresh(node)
+            is_unsaved = node.device.snapshot is not None and node.host.snapshot is None
+            if is_unsaved and not node.is_superseded and not node.snapshot_locks:
+                self._unsaved.place(node, (-node.snapshot_access,))
+            else:
+                self._unsaved.remove(node)
+
+    def _root(self, namespace: str) -> Node:
+        root = self._roots.get(namespace)
+        if root is None:
+            root = self._roots[namespace] = Node(namespace, 0, None, np.empty(0, np.int32), 0, 0)
+        return root
+
+    def _drop_root(self, namespace: str) -> None:
+        root = self._roots[namespace]
+        if not root.children and not self._watches.is_watched(root):
+            del self._roots[namespace]
