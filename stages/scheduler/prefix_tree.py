@@ -29,11 +29,11 @@ supersede visit d nodes; an eviction is O(log n) each; counts are kept, not comp
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-import numpy as np
 from attrs import define, field, frozen
 
 from stages.scheduler.eviction import Eviction
-from stages.scheduler.nodes import DEVICE, HOST, Ints32, Node, Snapshot, descend, path_to, subtree, upwards
+from stages.scheduler.nodes import DEVICE, HOST, Ints32, Node, Snapshot, descend, path_to, upwards
+from stages.scheduler.radix import Radix
 from stages.scheduler.ranking import Ranking
 from stages.scheduler.tiers import Freed, Tier
 from stages.scheduler.watches import Watch, Watches
@@ -78,16 +78,15 @@ class PrefixTree:
     _device: Tier = field(init=False)
     _host: Tier = field(init=False)
     _unsaved: Ranking[Node] = field(init=False, factory=Ranking)
-    _roots: dict[str, Node] = field(init=False, factory=dict)
-    _parents: dict[int, int] = field(init=False, factory=dict)
+    _radix: Radix = field(init=False)
     _watches: Watches = field(init=False, factory=Watches)
-    _num_nodes_made: int = field(init=False, default=0)
     _num_locks: int = field(init=False, default=0)
     _clock: int = field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
         self._device = Tier(DEVICE, self.eviction)
         self._host = Tier(HOST, self.eviction)
+        self._radix = Radix(self.page_size_tokens)
 
     @property
     def num_pages(self) -> int:
@@ -116,11 +115,11 @@ class PrefixTree:
 
     def parents(self) -> Mapping[int, int]:
         """Return a live view of each node's parent by number, without those under a root."""
-        return MappingProxyType(self._parents)
+        return MappingProxyType(self._radix.parents)
 
     def match(self, namespace: str, tokens: Ints32, limit: int) -> Match:
         """Return how far `tokens` is cached and its deepest resume points up to `limit`; changes nothing."""
-        root = self._roots.get(namespace)
+        root = self._radix.roots.get(namespace)
         entered, num_matched = descend(root, tokens) if root is not None else ([], 0)
         resume: Node | None = None
         for node in reversed(entered):
@@ -165,13 +164,17 @@ class PrefixTree:
         end = len(tokens)
         if not end or (tail_page is None) != (end % self.page_size_tokens == 0):
             raise ValueError(f"{end} tokens cannot come with tail page {tail_page}")
-        root = self._root(namespace)
+        root = self._radix.root(namespace)
         path, num_matched = descend(root, tokens)
         if path and path[-1].end > num_matched:
-            path[-1] = self._split(path[-1], num_matched)
+            lower = path[-1]
+            path[-1] = self._radix.split(lower, num_matched)
+            self._watches.was_split(path[-1], lower)
+            self._refresh(lower)
         grown = None
         if num_matched < end:
-            grown = self._new_node(path[-1] if path else root, tokens[num_matched:].copy())
+            self._clock += 1
+            grown = self._radix.grow(path[-1] if path else root, tokens[num_matched:].copy(), self._clock)
             self._uncover(grown.parent)
             path.append(grown)
         taken: list[int] = []
@@ -260,35 +263,27 @@ class PrefixTree:
         for above in upwards(node.parent):
             is_covered = is_covered and len(above.children) == 1
             if above.has_snapshot:
-                above.is_superseded = above.is_superseded or is_covered
+                if is_covered and not above.is_superseded:
+                    above.is_superseded = True
+                    self._refresh(above)
                 is_covered = True
-                self._refresh(above)
 
     def clear(self) -> Freed:
         """Forget everything; raises ValueError when something is locked."""
         if self._num_locks:
             raise ValueError(f"the tree has {self._num_locks} locks")
         freed = Freed()
-        for tier in (self._device, self._host):
-            for node in [node for root in self._roots.values() for node in subtree(root)][::-1]:
-                if tier.held(node).snapshot is not None:
-                    tier.detach(node, freed)
-                if node.parent is not None and tier.held(node).pages is not None:
-                    tier.leave(node, freed)
-        watches = self._watches.take_all()
-        self._device, self._host = Tier(DEVICE, self.eviction), Tier(HOST, self.eviction)
-        self._unsaved = Ranking()
-        self._roots.clear()
-        self._parents.clear()
-        for watch in watches:
-            self._watches.restart(watch, self._root(watch.namespace))
+        for node in list(self._radix.nodes())[::-1]:
+            self._vanish(node, freed)
+        for namespace in list(self._radix.roots):
+            self._drop_root(namespace)
         self._watches.tell()
         return freed
 
     def watch(self, namespace: str, tokens: Ints32, limit: int, on_change: Callable[[Watch], None]) -> Watch:
         """Return a match of `tokens` that stays current until unwatch; on_change hears when its answer changed."""
         watch = Watch(namespace, tokens, limit, on_change)
-        self._watches.add(watch, self._root(namespace))
+        self._watches.add(watch, self._radix.root(namespace))
         return watch
 
     def unwatch(self, watch: Watch) -> None:
@@ -377,25 +372,27 @@ class PrefixTree:
     def _remove_from(self, tier: Tier, node: Node, freed: Freed) -> None:
         if tier.held(node).snapshot is not None:
             self._detach(tier, node, freed)
-        tier.leave(node, freed)
+        if tier.held(node).pages is not None:
+            tier.leave(node, freed)
 
     def _settle(self, node: Node, freed: Freed) -> None:
-        """Remove `node` and then its ancestors for as long as they are of no use."""
-        while node.parent is not None:
+        """Remove `node` and then its ancestors for as long as they are of no use; a node in no tier is of none."""
+        while node.parent is not None and node.is_useless and not node.locks:
             parent = node.parent
-            if node.is_useless and not node.locks:
-                for tier in (self._device, self._host):
-                    if tier.held(node).pages is not None:
-                        self._remove_from(tier, node, freed)
-            self._refresh(node)
-            if node.device.pages is not None or node.host.pages is not None:
-                self._refresh(parent)
-                return
-            del parent.children[int(node.tokens[0])]
-            self._parents.pop(node.number, None)
-            self._watches.removed(node)
+            self._vanish(node, freed)
             node = parent
-        self._drop_root(node.namespace)
+        if node.parent is None:
+            self._drop_root(node.namespace)
+        else:
+            # The parent may have become a leaf of a tier.
+            self._refresh(node, node.parent)
+
+    def _vanish(self, node: Node, freed: Freed) -> None:
+        for tier in (self._device, self._host):
+            self._remove_from(tier, node, freed)
+        self._refresh(node)
+        self._radix.unlink(node)
+        self._watches.removed(node)
 
     def _uncover(self, node: Node | None) -> None:
         """Unmark the first snapshot at or above `node`, for a prompt may need it again."""
@@ -405,45 +402,6 @@ class PrefixTree:
                 self._refresh(above)
                 return
 
-    def _new_node(self, parent: Node, tokens: Ints32) -> Node:
-        self._num_nodes_made += 1
-        self._clock += 1
-        node = Node(
-            parent.namespace,
-            self._num_nodes_made,
-            parent,
-            tokens,
-            parent.end,
-            parent.end + len(tokens),
-            created=self._clock,
-        )
-        self._link(node)
-        return node
-
-    def _link(self, node: Node) -> None:
-        assert node.parent is not None
-        node.parent.children[int(node.tokens[0])] = node
-        if node.parent.number:
-            self._parents[node.number] = node.parent.number
-
-    def _split(self, lower: Node, end: int) -> Node:
-        """Return a new node that takes over what `lower` has before `end`."""
-        assert lower.parent is not None
-        upper = self._new_node(lower.parent, lower.tokens[: end - lower.start])
-        upper.created, upper.last_access = lower.created, lower.last_access
-        upper.hits, upper.priority, upper.history_tokens = lower.hits, lower.priority, lower.history_tokens
-        upper.locks = lower.locks
-        num_pages = end // self.page_size_tokens - lower.start // self.page_size_tokens
-        for above, beneath in zip(upper.held, lower.held, strict=True):
-            if beneath.pages is not None:
-                above.pages, beneath.pages = beneath.pages[:num_pages], beneath.pages[num_pages:]
-                above.num_children = 1
-        lower.tokens, lower.start, lower.parent = lower.tokens[end - lower.start :], end, upper
-        self._link(lower)
-        self._watches.was_split(upper, lower)
-        self._refresh(upper, lower)
-        return upper
-
     def _stamp(self, path: list[Node]) -> None:
         for node in path:
             self._clock += 1
@@ -451,21 +409,16 @@ class PrefixTree:
 
     def _refresh(self, *nodes: Node) -> None:
         for node in nodes:
-            self._device.refresh(node)
-            self._host.refresh(node)
+            for tier in (self._device, self._host):
+                if tier.held(node).pages is not None:
+                    tier.refresh(node)
             is_unsaved = node.device.snapshot is not None and node.host.snapshot is None
             if is_unsaved and not node.is_superseded and not node.snapshot_locks:
                 self._unsaved.place(node, (-node.snapshot_access,))
             else:
                 self._unsaved.remove(node)
 
-    def _root(self, namespace: str) -> Node:
-        root = self._roots.get(namespace)
-        if root is None:
-            root = self._roots[namespace] = Node(namespace, 0, None, np.empty(0, np.int32), 0, 0)
-        return root
-
     def _drop_root(self, namespace: str) -> None:
-        root = self._roots[namespace]
+        root = self._radix.roots[namespace]
         if not root.children and not self._watches.is_watched(root):
-            del self._roots[namespace]
+            del self._radix.roots[namespace]

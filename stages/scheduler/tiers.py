@@ -58,6 +58,7 @@ class Tier:
         self.num_pages -= len(held.pages)
         held.pages = None
         self.held(node.parent).num_children -= 1
+        self.refresh(node)
 
     def attach(self, node: Node, snapshot: Snapshot) -> None:
         """Give `node`, which is here, a snapshot."""

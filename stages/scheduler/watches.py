@@ -5,12 +5,13 @@ agreeing with the tree (a root has the one position 0). In a place watches are g
 - a new child meets only the group of its first token in the place at its parent's end; those walk on from there,
 - a split moves whole places, those up to the cut, to the upper half,
 - a leaf that goes puts its watches to its parent's end.
-A watch also hangs at the node it would *resume* at. A node that loses its last snapshot hands its watches on to the
-next one above; one that gains its first looks through the places beneath it. Nobody else is visited. Callbacks run at
-the end of a change, when the tree is whole again, and only for watches whose answer differs from what was told.
+A watch also hangs at the node it would *resume* at, the root when there is none. A node that loses its last snapshot
+hands its watches on to the next one above. One that gains its first looks either at the watches that hang above it or
+at those that stand beneath it, whichever are fewer. Callbacks run at the end of a change, when the tree is whole again,
+and only for watches whose answer differs from what was told.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from attrs import define, field
 
@@ -31,6 +32,7 @@ class Watch:
     usable_tokens: int = 0
     node: int = 0
     place: "Place | None" = None
+    # The root when the tree has nothing to resume at.
     resume: Node | None = None
     told: tuple[int, int] = (0, 0)
 
@@ -38,6 +40,10 @@ class Watch:
     def next_token(self) -> int:
         """Return the first token that the tree does not have, or -1 when it has all."""
         return int(self.tokens[self.num_matched]) if self.num_matched < len(self.tokens) else _NO_TOKEN
+
+    def is_beneath(self, node: Node) -> bool:
+        """Return whether it stands in `node` or further down."""
+        return self.place is not None and node in upwards(self.place.node)
 
 
 @define(eq=False)
@@ -47,6 +53,7 @@ class Place:
     node: Node
     position: int
     groups: dict[int, dict[Watch, None]] = field(factory=dict)
+    num_watches: int = 0
 
     def watches(self) -> Iterator[Watch]:
         """Yield all watches here."""
@@ -69,6 +76,7 @@ class Watches:
     def add(self, watch: Watch, root: Node) -> None:
         """Begin to keep `watch` current; what is known at once is not a change."""
         self._put(watch, root, 0)
+        self._resume_at(watch, root)
         self._follow(watch, root)
         self._changed.pop(watch)
         watch.told = (watch.usable_tokens, watch.node)
@@ -104,20 +112,16 @@ class Watches:
 
     def gained_snapshot(self, node: Node) -> None:
         """Let the watches through all of `node` resume there if they had nothing better."""
-        if not self._places:
-            return
-        for beneath in subtree(node):
-            for place in self._places.get(beneath, {}).values():
-                if place.position >= node.end:
-                    for watch in place.watches():
-                        if watch.usable_tokens < node.end <= watch.limit:
-                            self._resume_at(watch, node)
+        hanging = self._resuming.get(_next_above(node), {})
+        for watch in self._going_through(node, hanging):
+            if watch.usable_tokens < node.end <= watch.limit:
+                self._resume_at(watch, node)
 
     def lost_snapshot(self, node: Node) -> None:
         """Let the watches that would have resumed at `node` resume at the next one above."""
         for watch in list(self._resuming.get(node, ())):
             # Whatever is above ends before node does and so within the limit.
-            self._resume_at(watch, next((above for above in upwards(node.parent) if above.has_snapshot), None))
+            self._resume_at(watch, _next_above(node))
 
     def removed(self, leaf: Node) -> None:
         """Put the watches in a leaf that is no more to its parent's end."""
@@ -125,17 +129,6 @@ class Watches:
         for place in list(self._places.get(leaf, {}).values()):
             for watch in list(place.watches()):
                 self._put(watch, leaf.parent, leaf.start)
-
-    def take_all(self) -> list[Watch]:
-        """Return all watches, which are kept no more."""
-        watches = [watch for places in self._places.values() for place in places.values() for watch in place.watches()]
-        for watch in watches:
-            self.remove(watch)
-        return watches
-
-    def restart(self, watch: Watch, root: Node) -> None:
-        """Keep a taken watch again, from the root of an empty tree."""
-        self._put(watch, root, 0)
 
     def tell(self) -> None:
         """Call on_change of every watch whose answer is not what it was told."""
@@ -145,6 +138,20 @@ class Watches:
             if watch.place is not None and answer != watch.told:
                 watch.told = answer
                 watch.on_change(watch)
+
+    def _going_through(self, node: Node, hanging: Mapping[Watch, None]) -> list[Watch]:
+        """Return the watches that go through all of `node`; those that hang at it or beneath it may be left out."""
+        standing: list[Watch] = []
+        num_visited = 0
+        for beneath in subtree(node):
+            for place in self._places.get(beneath, {}).values():
+                if place.position >= node.end and num_visited + place.num_watches <= len(hanging):
+                    standing += place.watches()
+                num_visited += place.num_watches
+            num_visited += 1
+            if num_visited > len(hanging):
+                return [watch for watch in hanging if watch.num_matched >= node.end and watch.is_beneath(node)]
+        return standing
 
     def _follow(self, watch: Watch, node: Node) -> None:
         entered, num_matched = descend(node, watch.tokens)
@@ -160,6 +167,7 @@ class Watches:
         watch.num_matched, watch.node = position, node.number
         places = self._places.setdefault(node, {})
         watch.place = places.setdefault(position, Place(node, position))
+        watch.place.num_watches += 1
         watch.place.groups.setdefault(watch.next_token, {})[watch] = None
         self._changed[watch] = None
 
@@ -167,6 +175,7 @@ class Watches:
         place, watch.place = watch.place, None
         if place is None:
             return
+        place.num_watches -= 1
         group = place.groups[watch.next_token]
         del group[watch]
         if not group:
@@ -186,3 +195,12 @@ class Watches:
         if node is not None:
             self._resuming.setdefault(node, {})[watch] = None
         self._changed[watch] = None
+
+
+def _next_above(node: Node) -> Node:
+    """Return the nearest ancestor with a snapshot, or the root."""
+    assert node.parent is not None
+    above = node.parent
+    while above.parent is not None and not above.has_snapshot:
+        above = above.parent
+    return above

@@ -346,7 +346,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     # What a naive reader sees.
 
     def nodes(self) -> list[Node]:
-        return [node for root in self.tree._roots.values() for node in subtree(root) if node.parent is not None]
+        return list(self.tree._radix.nodes())
 
     def prefix(self, node: Node) -> Prompt:
         return tuple(int(token) for each in path_to(node) for token in each.tokens)
@@ -379,7 +379,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @invariant()
     def the_shape_is_a_radix_tree(self) -> None:
         parents = {}
-        for root in self.tree._roots.values():
+        for root in self.tree._radix.roots.values():
             assert root.children or self.tree._watches.is_watched(root)
             for node in subtree(root):
                 for first, child in node.children.items():
