@@ -88,6 +88,11 @@ class Node:
         return self.held[DEVICE].snapshot is not None or self.held[HOST].snapshot is not None
 
     @property
+    def is_leaf(self) -> bool:
+        """Return whether a tier that has it has none of its children."""
+        return any(held.pages is not None and not held.num_children for held in self.held)
+
+    @property
     def is_useless(self) -> bool:
         """Return whether no prompt can resume here or beneath."""
         return not self.children and not self.has_snapshot

@@ -20,7 +20,7 @@ missing (a Gap), holds `lock_snapshot` while it copies, and attaches. What the t
 it does not take.
 
 Superseded snapshots go before all others: the turns of a conversation leave a chain of them, and only the last serves
-the next turn. # Invariant: from a superseded node a chain without a fork leads to a deeper snapshot.
+the next turn.
 
 Costs, for a path of d nodes: match, insert and watch compare each token once and visit d nodes; lock, touch and
 supersede visit d nodes; an eviction is O(log n) each; counts are kept, not computed.
@@ -35,7 +35,8 @@ from stages.scheduler.eviction import Eviction
 from stages.scheduler.nodes import DEVICE, HOST, Ints32, Node, Snapshot, descend, path_to, upwards
 from stages.scheduler.radix import Radix
 from stages.scheduler.ranking import Ranking
-from stages.scheduler.tiers import Freed, Tier
+from stages.scheduler.superseding import mark_above, unmark_nearest
+from stages.scheduler.tiers import Freed, Gap, Tier, gap
 from stages.scheduler.watches import Watch, Watches
 
 
@@ -55,18 +56,6 @@ class Inserted:
     node: Node
     taken: list[int]
     has_taken_snapshot: bool
-
-
-@frozen
-class Gap:
-    """What one tier lacks to resume at a node, by its numbers in the other: pages of the indices from first_page on.
-
-    snapshot is None when it is there already, or nowhere.
-    """
-
-    first_page: int
-    pages: list[int]
-    snapshot: Snapshot | None
 
 
 @define(eq=False)
@@ -145,7 +134,8 @@ class PrefixTree:
         path = path_to(node)
         self._stamp(path)
         node.snapshot_access, node.is_superseded = node.last_access, False
-        self._refresh(*path)
+        # Elsewhere on the path nothing changed that a ranking looks at: of pages only leaves are ranked.
+        self._refresh(*(each for each in path if each is node or each.is_leaf))
 
     def insert(
         self,
@@ -254,19 +244,8 @@ class PrefixTree:
         return freed
 
     def supersede(self, node: Node) -> None:
-        """Mark the snapshots above `node` that no prompt but its own goes through as worth least.
-
-        One is marked when from it a chain without a fork leads to a deeper snapshot on this path; one that becomes a
-        fork, is used again or loses what supersedes it is unmarked.
-        """
-        is_covered = node.has_snapshot
-        for above in upwards(node.parent):
-            is_covered = is_covered and len(above.children) == 1
-            if above.has_snapshot:
-                if is_covered and not above.is_superseded:
-                    above.is_superseded = True
-                    self._refresh(above)
-                is_covered = True
+        """Mark the snapshots above `node` that lead without a fork to a deeper one as worth least, until used again."""
+        self._refresh(*mark_above(node))
 
     def clear(self) -> Freed:
         """Forget everything; raises ValueError when something is locked."""
@@ -300,11 +279,11 @@ class PrefixTree:
 
     def missing_on_host(self, node: Node) -> Gap:
         """Return what to copy from the device so that the host could resume at `node`."""
-        return self._gap(node, self._device, self._host)
+        return gap(node, self._device, self._host, self.page_size_tokens)
 
     def missing_on_device(self, node: Node) -> Gap:
         """Return what to copy from the host so that the device can resume at `node`."""
-        return self._gap(node, self._host, self._device)
+        return gap(node, self._host, self._device, self.page_size_tokens)
 
     def attach_host(self, node: Node, first_page: int, pages: Sequence[int], snapshot: Snapshot | None) -> Inserted:
         """Add copies that fill a gap, `pages` of the indices from first_page on; returns what was taken of them."""
@@ -313,13 +292,6 @@ class PrefixTree:
     def attach_device(self, node: Node, first_page: int, pages: Sequence[int], snapshot: Snapshot | None) -> Inserted:
         """Add copies that fill a gap, `pages` of the indices from first_page on; returns what was taken of them."""
         return self._fill(self._device, node, first_page, pages, snapshot)
-
-    def _gap(self, node: Node, source: Tier, target: Tier) -> Gap:
-        # The target lacks the lower end of the path, so what it lacks is one run of pages.
-        lacking = [each for each in path_to(node) if target.held(each).pages is None]
-        first = (lacking[0].start if lacking else node.end) // self.page_size_tokens
-        pages = [page for each in lacking for page in source.held(each).pages or ()]
-        return Gap(first, pages, source.held(node).snapshot if target.held(node).snapshot is None else None)
 
     def _fill(
         self, tier: Tier, node: Node, first_page: int, pages: Sequence[int], snapshot: Snapshot | None
@@ -395,12 +367,8 @@ class PrefixTree:
         self._watches.removed(node)
 
     def _uncover(self, node: Node | None) -> None:
-        """Unmark the first snapshot at or above `node`, for a prompt may need it again."""
-        for above in upwards(node):
-            if above.has_snapshot:
-                above.is_superseded = False
-                self._refresh(above)
-                return
+        if (unmarked := unmark_nearest(node)) is not None:
+            self._refresh(unmarked)
 
     def _stamp(self, path: list[Node]) -> None:
         for node in path:

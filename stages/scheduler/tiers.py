@@ -3,7 +3,7 @@
 from attrs import define, field, frozen
 
 from stages.scheduler.eviction import Eviction
-from stages.scheduler.nodes import DEVICE, Held, Node, Snapshot
+from stages.scheduler.nodes import DEVICE, Held, Node, Snapshot, path_to
 from stages.scheduler.ranking import Ranking
 
 
@@ -19,6 +19,18 @@ class Freed:
     def of(self, index: int) -> tuple[list[int], list[int]]:
         """Return the pages and the slots of one tier."""
         return (self.pages, self.slots) if index == DEVICE else (self.host_pages, self.host_slots)
+
+
+@frozen
+class Gap:
+    """What one tier lacks to resume at a node, by its numbers in the other: pages of the indices from first_page on.
+
+    snapshot is None when it is there already, or nowhere.
+    """
+
+    first_page: int
+    pages: list[int]
+    snapshot: Snapshot | None
 
 
 @define(eq=False)
@@ -97,3 +109,12 @@ class Tier:
             self.snapshots.place(node, (not node.is_superseded, *key))
         else:
             self.snapshots.remove(node)
+
+
+def gap(node: Node, source: Tier, target: Tier, page_size_tokens: int) -> Gap:
+    """Return what to copy from `source` so that `target` could resume at `node`."""
+    # The target lacks the lower end of the path, so what it lacks is one run of pages.
+    lacking = [each for each in path_to(node) if target.held(each).pages is None]
+    first = (lacking[0].start if lacking else node.end) // page_size_tokens
+    pages = [page for each in lacking for page in source.held(each).pages or ()]
+    return Gap(first, pages, source.held(node).snapshot if target.held(node).snapshot is None else None)

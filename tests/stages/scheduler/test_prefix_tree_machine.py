@@ -11,21 +11,22 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stages.scheduler.eviction import load_eviction
 from stages.scheduler.nodes import DEVICE, HOST, Node, Snapshot, path_to, subtree, upwards
 from stages.scheduler.pages import Pool
-from stages.scheduler.prefix_tree import Gap, PrefixTree
-from stages.scheduler.tiers import Freed
+from stages.scheduler.prefix_tree import PrefixTree
+from stages.scheduler.tiers import Freed, Gap
 from stages.scheduler.watches import Watch
 
 Prompt = tuple[int, ...]
 
-# Long enough for several pages, of few letters so that prompts meet and part everywhere.
+# Long enough for several pages, and nearly the same so that prompts meet and part everywhere.
+CONVERSATION = (0, 1, 1, 0, 0, 0, 1, 0, 1, 1, 1, 0, 1, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1, 1, 0, 0, 1, 0)
 PROMPTS = st.builds(
-    lambda stem, tail: (*stem, *tail),
-    st.sampled_from([(), (0,) * 9, (0, 1) * 8, (0,) * 6 + (1,) * 14, (1,) * 23]),
-    st.lists(st.integers(0, 1), min_size=1, max_size=12),
+    lambda shared, rest: (*CONVERSATION[:shared], *rest),
+    st.integers(1, len(CONVERSATION)),
+    st.lists(st.integers(0, 1), max_size=6),
 )
-NAMESPACES = st.sampled_from(["", "salt"])
+NAMESPACES = st.sampled_from(["", "", "", "salt"])
 EVICTIONS = {"slru": {}, "tlru": {"threshold": 8, "next_prompt_estimate": 2}}
-NUM_PAGES, NUM_SLOTS = 400, 60
+NUM_PAGES, NUM_SLOTS = 2000, 300
 
 
 def array(prompt: Prompt) -> np.ndarray:
@@ -112,7 +113,26 @@ class PrefixTreeMachine(RuleBasedStateMachine):
 
     # What a caller does.
 
-    @rule(namespace=NAMESPACES, prompt=PROMPTS)
+    @rule(namespace=NAMESPACES, prompt=PROMPTS, cuts=st.sets(st.integers(1, 34), max_size=2), stays=st.booleans())
+    def run(self, namespace: str, prompt: Prompt, cuts: set[int], stays: bool) -> None:
+        self.begin_run(namespace, prompt)
+        for cut in sorted(cuts):
+            self.compute(self.runs[-1], cut, True, len(prompt) % 5)
+        if not stays:
+            self.compute(self.runs[-1], len(prompt), True, len(prompt) % 5)
+            self.leave(self.runs.pop())
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data(), count=st.integers(1, 13), inserts=st.booleans(), priority=st.integers(-2, 2))
+    def go_on(self, data: st.DataObject, count: int, inserts: bool, priority: int) -> None:
+        run = data.draw(st.sampled_from(self.runs))
+        self.compute(run, run.position + count, inserts, priority)
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data())
+    def end_run(self, data: st.DataObject) -> None:
+        self.leave(self.runs.pop(data.draw(st.integers(0, len(self.runs) - 1))))
+
     def begin_run(self, namespace: str, prompt: Prompt) -> None:
         store = self.stores[DEVICE]
         node = self.tree.match(namespace, array(prompt), len(prompt) - 1).on_device
@@ -128,12 +148,9 @@ class PrefixTreeMachine(RuleBasedStateMachine):
                 run.own.add(page)
         self.runs.append(run)
 
-    @precondition(lambda self: self.runs)
-    @rule(data=st.data(), count=st.integers(1, 13), inserts=st.booleans(), priority=st.integers(-2, 2))
-    def compute(self, data: st.DataObject, count: int, inserts: bool, priority: int) -> None:
-        run = data.draw(st.sampled_from(self.runs))
+    def compute(self, run: Run, end: int, inserts: bool, priority: int) -> None:
         store = self.stores[DEVICE]
-        for position in range(run.position, min(run.position + count, len(run.prompt))):
+        for position in range(run.position, min(end, len(run.prompt))):
             if position % self.size == 0:
                 run.table.append(store.page(()))
                 run.own.add(run.table[-1])
@@ -143,6 +160,11 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             run.position = position + 1
         if inserts and run.position:
             self.insert(run, priority)
+
+    def leave(self, run: Run) -> None:
+        if run.node is not None:
+            self.tree.unlock(run.node)
+        self.stores[DEVICE].give_back(sorted(run.own), [])
 
     def insert(self, run: Run, priority: int) -> None:
         done = run.prompt[: run.position]
@@ -169,14 +191,6 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         if run.node is not None:
             self.tree.unlock(run.node)
         run.node = inserted.node
-
-    @precondition(lambda self: self.runs)
-    @rule(data=st.data())
-    def end_run(self, data: st.DataObject) -> None:
-        run = self.runs.pop(data.draw(st.integers(0, len(self.runs) - 1)))
-        if run.node is not None:
-            self.tree.unlock(run.node)
-        self.stores[DEVICE].give_back(sorted(run.own), [])
 
     @rule(data=st.data(), pins=st.booleans())
     def lock(self, data: st.DataObject, pins: bool) -> None:
@@ -217,11 +231,12 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             assert accesses == sorted(set(accesses))
             assert max(each.last_access for each in self.nodes()) == accesses[-1] == node.snapshot_access
 
-    @rule(namespace=NAMESPACES, prompt=PROMPTS, slack=st.integers(0, 5))
-    def watch(self, namespace: str, prompt: Prompt, slack: int) -> None:
-        watch = self.tree.watch(namespace, array(prompt), len(prompt) - slack, self.hear)
-        self.watches.append(watch)
-        self.heard[watch] = (watch.usable_tokens, watch.node)
+    @rule(namespace=NAMESPACES, prompts=st.lists(PROMPTS, min_size=1, max_size=4), slack=st.integers(0, 5))
+    def watch(self, namespace: str, prompts: list[Prompt], slack: int) -> None:
+        for prompt in prompts:
+            watch = self.tree.watch(namespace, array(prompt), len(prompt) - slack, self.hear)
+            self.watches.append(watch)
+            self.heard[watch] = (watch.usable_tokens, watch.node)
 
     def hear(self, watch: Watch) -> None:
         answer = (watch.usable_tokens, watch.node)
