@@ -195,7 +195,7 @@ class PrefixTree:
         for each in upwards(node):
             each.locks += 1
             if each.locks == 1:
-                self._refresh(each)
+                self._refresh_pages(each)
 
     def unlock(self, node: Node) -> None:
         """Take back one lock; raises ValueError when there is none."""
@@ -205,7 +205,7 @@ class PrefixTree:
         for each in upwards(node):
             each.locks -= 1
             if not each.locks:
-                self._refresh(each)
+                self._refresh_pages(each)
 
     def lock_snapshot(self, node: Node) -> None:
         """Keep the snapshot of `node`, and all that resuming there needs, in each tier that has it."""
@@ -374,6 +374,11 @@ class PrefixTree:
         for node in path:
             self._clock += 1
             node.last_access = self._clock
+
+    def _refresh_pages(self, node: Node) -> None:
+        for tier in (self._device, self._host):
+            if tier.held(node).pages is not None:
+                tier.refresh_pages(node)
 
     def _refresh(self, *nodes: Node) -> None:
         for node in nodes:

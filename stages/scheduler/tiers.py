@@ -92,6 +92,11 @@ class Tier:
 
     def refresh(self, node: Node) -> None:
         """Bring totals and rankings up to date with `node`."""
+        self.refresh_pages(node)
+        self._refresh_snapshot(node)
+
+    def refresh_pages(self, node: Node) -> None:
+        """Bring totals and ranking of pages up to date with `node`, of which at most its locks changed."""
         held = self.held(node)
         is_free = held.pages is not None and not node.locks
         num_pages = held.num_pages if is_free else 0
@@ -101,6 +106,9 @@ class Tier:
             self.leaves.place(node, (not node.is_useless, *self.eviction.key(node.facts(node.last_access))))
         else:
             self.leaves.remove(node)
+
+    def _refresh_snapshot(self, node: Node) -> None:
+        held = self.held(node)
         num_snapshots = int(held.snapshot is not None and not node.snapshot_locks)
         self.num_evictable_snapshots += num_snapshots - held.num_evictable_snapshots
         held.num_evictable_snapshots = num_snapshots
