@@ -88,6 +88,11 @@ class Node:
         return self.held[DEVICE].snapshot is not None or self.held[HOST].snapshot is not None
 
     @property
+    def is_gone(self) -> bool:
+        """Return whether no tier has it any more; true of a root."""
+        return self.held[DEVICE].pages is None and self.held[HOST].pages is None
+
+    @property
     def is_leaf(self) -> bool:
         """Return whether a tier that has it has none of its children."""
         return any(held.pages is not None and not held.num_children for held in self.held)

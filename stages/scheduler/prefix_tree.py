@@ -154,6 +154,8 @@ class PrefixTree:
         end = len(tokens)
         if not end or (tail_page is None) != (end % self.page_size_tokens == 0):
             raise ValueError(f"{end} tokens cannot come with tail page {tail_page}")
+        if len(pages) < end // self.page_size_tokens:
+            raise ValueError(f"{end} tokens cannot come with {len(pages)} pages")
         root = self._radix.root(namespace)
         path, num_matched = descend(root, tokens)
         if path and path[-1].end > num_matched:
@@ -190,7 +192,9 @@ class PrefixTree:
         return Inserted(node, taken, has_taken_snapshot)
 
     def lock(self, node: Node) -> None:
-        """Keep the pages on the way to `node` where they are, in each tier that has them."""
+        """Keep the pages on the way to `node` where they are, in each tier; raises ValueError when it is gone."""
+        if node.is_gone:
+            raise ValueError(f"node {node.number} is gone")
         self._num_locks += 1
         for each in upwards(node):
             each.locks += 1
@@ -209,9 +213,9 @@ class PrefixTree:
 
     def lock_snapshot(self, node: Node) -> None:
         """Keep the snapshot of `node`, and all that resuming there needs, in each tier that has it."""
+        self.lock(node)
         node.snapshot_locks += 1
         self._refresh(node)
-        self.lock(node)
 
     def unlock_snapshot(self, node: Node) -> None:
         """Take back one lock_snapshot; raises ValueError when there is none."""
@@ -298,8 +302,12 @@ class PrefixTree:
     ) -> Inserted:
         path = path_to(node)
         lacking = [each for each in path if tier.held(each).pages is None]
-        if lacking and not first_page <= lacking[0].start // self.page_size_tokens:
-            raise ValueError(f"page {first_page} on leaves a gap on the way to node {node.number}")
+        begin, end = (
+            (lacking[0].start if lacking else node.end) // self.page_size_tokens,
+            node.end // self.page_size_tokens,
+        )
+        if not first_page <= begin <= end <= first_page + len(pages):
+            raise ValueError(f"{len(pages)} pages from {first_page} on leave a gap on the way to node {node.number}")
         taken: list[int] = []
         for each in lacking:
             begin, end = (position // self.page_size_tokens - first_page for position in (each.start, each.end))

@@ -184,6 +184,12 @@ def test_a_tail_page_comes_just_when_the_end_is_inside_a_page(kit, text, tail_pa
         kit.tree.insert("", ids(text), [1], 1, tail_page)
 
 
+def test_too_few_pages_are_refused(kit):
+    with pytest.raises(ValueError, match="8 tokens cannot come with 1 pages"):
+        kit.tree.insert("", ids("abcdefgh"), [1], 1, None)
+    assert kit.tree.num_pages == 0
+
+
 def test_a_node_keeps_its_tokens_when_the_caller_changes_the_array(kit):
     tokens = ids("abcd").copy()
     kit.tree.insert("", tokens, [1], 1, None)
@@ -301,6 +307,15 @@ def test_a_locked_snapshot_keeps_all_that_resuming_there_needs(kit):
     assert kit.tree.evict_pages(1) == Freed()
     kit.tree.unlock_snapshot(node)
     assert (kit.tree.num_evictable_pages, kit.tree.num_evictable_snapshots) == (2, 1)
+
+
+def test_a_node_that_is_gone_cannot_be_locked(kit):
+    node = kit.add("abcd")
+    kit.tree.evict_pages(1)
+    for lock in (kit.tree.lock, kit.tree.lock_snapshot):
+        with pytest.raises(ValueError, match="node 1 is gone"):
+            lock(node)
+    kit.tree.clear()
 
 
 def test_a_lock_outlives_a_split(kit):
@@ -462,8 +477,9 @@ def test_a_transfer_survives_a_split_of_its_node(kit):
 def test_copies_that_leave_a_gap_are_refused_whole(kit):
     kit.add("abcd")
     node = kit.add("abcdefgh")
-    with pytest.raises(ValueError, match="leaves a gap"):
-        kit.tree.attach_host(node, 1, [91], Snapshot(92, None))
+    for first_page, pages in ((1, [91]), (0, [91])):
+        with pytest.raises(ValueError, match="leave a gap"):
+            kit.tree.attach_host(node, first_page, pages, Snapshot(92, None))
     assert kit.tree.host.num_pages == 0
 
 
