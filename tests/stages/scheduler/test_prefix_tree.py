@@ -294,8 +294,9 @@ def test_a_lock_keeps_pages_and_lets_the_snapshot_go(kit):
     assert (len(freed.slots), len(freed.pages)) == (1, 1)
     assert kit.tree.path_pages(node) == [1]
     kit.tree.unlock(node)
-    # Of no use to anybody now, it is the first to go.
+    # Of no use to anybody now, it is the first to go however recently it was used.
     kit.add("xxxx")
+    kit.tree.touch(node)
     assert kit.tree.evict_pages(1).pages == [1]
 
 
@@ -345,18 +346,23 @@ def test_the_policy_ranks_snapshots_and_leaves():
     assert often.device.snapshot is not None
 
 
-def test_a_conversation_that_grows_makes_its_older_part_safe_for_tlru():
+def test_for_tlru_the_end_of_a_conversation_goes_before_what_the_next_turn_needs():
     kit = Kit("tlru", threshold=8, next_prompt_estimate=4)
-    other = kit.add("xxxxxxxx")
-    tail = kit.add("aaaaaaaaaaaa")
-    kit.tree.touch(tail)
-    # Positions from 12 + 4 - 8 on are safe; both nodes start at 0.
-    assert kit.tree.evict_snapshot().slots == [slot for slot in [1] if other.device.snapshot is None]
-    late = kit.add("aaaaaaaaaaaaaaaa")
-    kit.tree.touch(tail)
-    kit.tree.touch(late)
-    assert kit.tree.evict_snapshot().slots == [4 - 1]
-    assert tail.device.snapshot is not None
+    begin, end = kit.add("aaaaaaaaaaaa"), kit.add("aaaaaaaaaaaaaaaa")
+    # Positions from 16 + 4 - 8 on can be computed again; it is the last used all the same.
+    kit.tree.touch(end)
+    kit.tree.evict_snapshot()
+    assert (begin.device.snapshot is not None, end.is_gone) == (True, True)
+
+
+def test_for_tlru_a_conversation_that_grows_needs_what_it_could_do_without():
+    kit = Kit("tlru", threshold=8, next_prompt_estimate=4)
+    begin, other = kit.add("aaaa"), kit.add("xxxxxxxx")
+    kit.add("aaaaaaaa")
+    kit.tree.touch(begin)
+    kit.tree.touch(other)
+    kit.tree.evict_snapshot()
+    assert kit.resume("aaaaaaaaa") == 4, "only the end was safe"
 
 
 def test_clear_returns_everything_of_every_namespace(kit):
@@ -385,7 +391,9 @@ def test_clear_refuses_while_something_is_locked(kit):
 def test_superseded_snapshots_go_before_older_ones(kit):
     old, first, second, last = kit.add("xxxx"), kit.add("abcd"), kit.add("abcdefgh"), kit.add("abcdefghijkl")
     kit.tree.supersede(last)
+    assert [node.is_superseded for node in (old, first, second, last)] == [False, True, True, False]
     assert [kit.tree.evict_snapshot().slots for _ in range(2)] == [[2], [3]]
+    assert not first.is_superseded, "a snapshot that comes later is not that one"
     assert [node.device.snapshot is not None for node in (old, first, second, last)] == [True, False, False, True]
 
 
@@ -435,6 +443,25 @@ def test_a_saved_node_leaves_the_device_and_can_still_be_resumed_at(kit):
     assert (kit.tree.num_pages, kit.tree.host.num_pages) == (0, 2)
     with pytest.raises(ValueError, match="not on the device"):
         kit.tree.path_pages(node)
+
+
+def test_a_node_whose_last_child_left_the_device_is_next(kit):
+    above, node = kit.add("abcd"), kit.add("abcdefgh")
+    slots = [slot_of(node), slot_of(above)]
+    kit.save(above)
+    kit.save(node)
+    assert [slot for _ in slots for slot in kit.tree.evict_pages(1).slots] == slots
+    assert kit.resume("abcdefgh") == 8
+
+
+def test_using_what_is_on_the_host_keeps_what_is_above_it_on_the_device(kit):
+    above, node = kit.add("abcd"), kit.add("abcdefgh")
+    kit.save(node)
+    kit.tree.evict_pages(1)
+    other = kit.add("xxxx")
+    kit.tree.touch(node)
+    kit.tree.evict_pages(1)
+    assert (above.device.pages, other.is_gone) == ([1], True)
 
 
 def test_what_comes_back_fills_just_the_gap(kit):
