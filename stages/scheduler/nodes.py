@@ -126,30 +126,3 @@ def subtree(node: Node) -> Iterator[Node]:
         node = todo.pop()
         yield node
         todo.extend(node.children.values())
-
-
-def num_agreeing(left: Ints32, right: Ints32) -> int:
-    """Return how many first tokens of two arrays are the same."""
-    size = min(len(left), len(right))
-    if not size:
-        return 0
-    differs = left[:size] != right[:size]
-    first = int(differs.argmax())
-    return first if differs[first] else size
-
-
-def descend(node: Node, tokens: Ints32) -> tuple[list[Node], int]:
-    """Return the nodes beneath `node` that `tokens` enters and how many tokens agree; the last may be entered in part.
-
-    The first node.end tokens must be those on the way to `node`.
-    """
-    entered: list[Node] = []
-    position = node.end
-    while position == node.end and position < len(tokens):
-        child = node.children.get(int(tokens[position]))
-        if child is None:
-            break
-        entered.append(child)
-        position += num_agreeing(child.tokens, tokens[position:])
-        node = child
-    return entered, position

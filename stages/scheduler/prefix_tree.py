@@ -32,21 +32,13 @@ from types import MappingProxyType
 from attrs import define, field, frozen
 
 from stages.scheduler.eviction import Eviction
-from stages.scheduler.nodes import DEVICE, HOST, Ints32, Node, Snapshot, descend, path_to, upwards
+from stages.scheduler.matching import Match, descend, match_from
+from stages.scheduler.nodes import DEVICE, HOST, Ints32, Node, Snapshot, path_to, upwards
 from stages.scheduler.radix import Radix
 from stages.scheduler.ranking import Ranking
 from stages.scheduler.superseding import mark_above, unmark_nearest
 from stages.scheduler.tiers import Freed, Gap, Tier, gap
 from stages.scheduler.watches import Watch, Watches
-
-
-@frozen
-class Match:
-    """How far tokens agree with the tree and where they can resume: from any tier, and from the device alone."""
-
-    num_matched: int
-    resume: Node | None
-    on_device: Node | None
 
 
 @frozen
@@ -109,16 +101,7 @@ class PrefixTree:
     def match(self, namespace: str, tokens: Ints32, limit: int) -> Match:
         """Return how far `tokens` is cached and its deepest resume points up to `limit`; changes nothing."""
         root = self._radix.roots.get(namespace)
-        entered, num_matched = descend(root, tokens) if root is not None else ([], 0)
-        resume: Node | None = None
-        for node in reversed(entered):
-            if node.end > min(limit, num_matched):
-                continue
-            if resume is None and node.has_snapshot:
-                resume = node
-            if node.device.snapshot is not None:
-                return Match(num_matched, resume, node)
-        return Match(num_matched, resume, None)
+        return match_from(root, tokens, limit) if root is not None else Match(0, None, None)
 
     def path_pages(self, node: Node) -> list[int]:
         """Return the device pages of all full pages before node.end; raises ValueError when some are not there."""

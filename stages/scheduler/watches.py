@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from attrs import define, field
 
-from stages.scheduler.nodes import Ints32, Node, descend, subtree, upwards
+from stages.scheduler.matching import descend
+from stages.scheduler.nodes import Ints32, Node, subtree, upwards
 
 _NO_TOKEN = -1
 
