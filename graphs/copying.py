@@ -3,6 +3,8 @@
 A block is BLOCK_TOKENS tokens of every row. A capture at a block's end, or at its row's, is the row's slot as the
 block left it: one copy. One inside a block is a run of the block's first tokens alone, on the slot that is to have
 them: the row's slot is copied there, and the block runs on it with fewer valid tokens, before it runs for its rows.
+One such run serves a capture of every row, in the smallest batch that holds them; a row's next capture takes another,
+since two rows of a run must not write the same page.
 
 # Invariant: a capture changes no bit of its row. What its run writes into pages the row's own run, over the same
 # positions and more, writes again right after it; nothing in between reads them, and the row's slot is only read.
@@ -12,11 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from torch import Tensor
 
 from graphs.catalog import BLOCK_TOKENS
-from graphs.step import NULL_SLOT, Ints, StepInput
+from graphs.keys import Buckets
+from graphs.step import Ints, StepInput
 
 # Rows whose views are kept: making a view takes as long as copying a small row.
 MAX_KEPT_ROWS = 1024
@@ -53,34 +56,34 @@ class Rows:
         return row
 
 
-@frozen(eq=False)
-class PartRun:
-    """The first tokens of a block for captures inside it, one a row: num_valid [B], slots [B], slots to copy before."""
-
-    num_valid: Ints
-    slots: Ints
-    copies: list[tuple[int, int]]
-
-
-def part_runs(step: StepInput, first: int) -> Iterator[PartRun]:
-    """Yield the runs that the captures inside the block from token `first` need, each row at its own place."""
-    inside = [
-        (row, num_tokens - first, target)
-        for row, num_tokens, target in _captures(step, first)
-        if not _is_at_end(step, row, num_tokens)
-    ]
+def part_runs(step: StepInput, buckets: Buckets, first: int) -> Iterator[tuple[StepInput, list[tuple[int, int]]]]:
+    """Yield the steps that make the captures inside the block from token `first`, each after slots (from, to)."""
+    inside = [capture for capture in _captures(step, first) if not _is_at_end(step, *capture[:2])]
     while inside:
-        run = PartRun(np.zeros_like(step.num_valid), np.full_like(step.slots, NULL_SLOT), [])
-        later = []
-        for capture in inside:
-            row, num_tokens, target = capture
-            if run.num_valid[row]:
-                later.append(capture)
-                continue
-            run.num_valid[row], run.slots[row] = num_tokens, target
-            run.copies.append((int(step.slots[row]), target))
-        yield run
-        inside = later
+        now = {row: (num_tokens, target) for row, num_tokens, target in reversed(inside)}
+        yield _part_of(step, buckets, now), [(int(step.slots[row]), target) for row, (_, target) in now.items()]
+        inside = [capture for capture in inside if now[capture[0]] != capture[1:]]
+
+
+def _part_of(step: StepInput, buckets: Buckets, captures: dict[int, tuple[int, int]]) -> StepInput:
+    """Return the step of these rows alone, each on the slot and with the number of tokens of its capture."""
+    key, rows, num_rows = step.key, list(captures), len(captures)
+    batch = buckets.pick("prefill", num_rows, key.tokens, key.pages, key.variant).batch
+
+    def column(values: Ints | list[int]) -> Ints:
+        found = np.zeros((batch, *np.shape(values)[1:]), np.int64)
+        found[:num_rows] = values
+        return found
+
+    return StepInput(
+        key=evolve(key, batch=batch),
+        tokens=column(step.tokens[rows]),
+        start=column(step.start[rows]),
+        num_valid=column([num_tokens for num_tokens, _ in captures.values()]),
+        slots=column([target for _, target in captures.values()]),
+        page_table=column(step.page_table[rows]),
+        sampling=step.sampling,
+    )
 
 
 def end_copies(step: StepInput, first: int) -> list[tuple[int, int]]:

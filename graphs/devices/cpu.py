@@ -260,31 +260,30 @@ class CpuDevice:
         h = torch.zeros(step.key.batch, self._config.hidden_size, dtype=DTYPES[self._settings.dtype])
         for first in range(0, max(1, int(step.num_valid.max())), BLOCK_TOKENS):
             if step.copies is not NO_COPIES:
-                for part in part_runs(step, first):
-                    self._slots.copy(part.copies)
-                    self._run_block(step, ready, first, part.num_valid, part.slots)
-            num_valid = np.clip(step.num_valid - first, 0, BLOCK_TOKENS)
-            slots = np.where(num_valid > 0, step.slots, NULL_SLOT)
-            streams = self._run_block(step, ready, first, num_valid, slots)
+                for part, slots in part_runs(step, self._settings.buckets, first):
+                    self._slots.copy(slots)
+                    self._run_block(part, ready, first)
+            streams, counts = self._run_block(step, ready, first)
             if step.copies is not NO_COPIES:
                 self._slots.copy(end_copies(step, first))
-            counts = torch.from_numpy(num_valid)
             newest = last_hidden(self._config, self._top, streams, counts)
             h = torch.where((counts > 0).unsqueeze(1), newest, h)
         return h
 
-    def _run_block(
-        self, step: StepInput, ready: Mapping[str, Compiled], first: int, num_valid: Ints, slots: Ints
-    ) -> Tensor:
-        """Run num_valid [B] tokens of each row from its token `first` on slots [B], giving their streams."""
-        return self._run_layers(
+    def _run_block(self, step: StepInput, ready: Mapping[str, Compiled], first: int) -> tuple[Tensor, Tensor]:
+        """Run the block from token `first`, giving its streams and how many of its tokens are each row's [B]."""
+        num_valid = np.clip(step.num_valid - first, 0, BLOCK_TOKENS)
+        here = num_valid > 0
+        counts = torch.from_numpy(num_valid)
+        streams = self._run_layers(
             step,
             ready,
             torch.from_numpy(_block(step.tokens, first)),
-            torch.from_numpy(np.where(num_valid > 0, step.start + first, 0)),
-            torch.from_numpy(num_valid),
-            torch.from_numpy(slots),
+            torch.from_numpy(np.where(here, step.start + first, 0)),
+            counts,
+            torch.from_numpy(np.where(here, step.slots, NULL_SLOT)),
         )
+        return streams, counts
 
     def _run_layers(
         self,
