@@ -231,6 +231,10 @@ async def test_after_a_failed_step_nothing_is_begun():
             self.num_begun += 1
             return super().begin(step)
 
+        def begin_transfer(self, transfer: Transfer) -> SimPending[float]:
+            self.num_begun += 1
+            return super().begin_transfer(transfer)
+
     channels = open_channels(4)
     runner = Counting(HistoryDevice(capacity(), lambda _: 0.0, lose_at_step=1))
     async with trio.open_nursery() as nursery:
@@ -238,6 +242,7 @@ async def test_after_a_failed_step_nothing_is_begun():
         await channels.plans_send.send(StepPlan(1, make_step()))
         assert isinstance(await channels.scheduler_receive.receive(), StepFailed)
         await channels.plans_send.send(StepPlan(2, make_step()))
+        channels.transfers_send.send_nowait(StartTransfer(11, outward()))
         await trio.testing.wait_all_tasks_blocked()
         end(channels)
     assert runner.num_begun == 1
@@ -440,7 +445,7 @@ async def test_the_scheduler_is_told_of_a_transfer_when_it_is_done_and_of_steps_
     autojump_clock: trio.testing.MockClock,
 ):
     channels = open_channels(4)
-    device = HistoryDevice(HOST, lambda _: 4.0, transfer_s=lambda _: 7.0)
+    device = HistoryDevice(HOST, lambda _: 4.0, transfer_s=lambda _: 7.5)
     heard: list[tuple[type, int, float]] = []
     async with trio.open_nursery() as nursery:
         await nursery.start(run_executor, SimRunner(device), channels)
@@ -455,7 +460,7 @@ async def test_the_scheduler_is_told_of_a_transfer_when_it_is_done_and_of_steps_
             number = fact.number if isinstance(fact, TransferDone) else fact.step
             heard.append((type(fact), number, trio.current_time() - start_s))
         end(channels)
-    assert heard == [(StepDone, 1, 4.0), (StepDone, 2, 8.0), (TransferDone, 11, 8.0), (TransferDone, 12, 15.0)]
+    assert heard == [(StepDone, 1, 4.0), (StepDone, 2, 8.0), (TransferDone, 11, 8.5), (TransferDone, 12, 16.0)]
 
 
 async def test_a_failed_transfer_is_the_one_failure_that_is_told_and_ends_steps_and_transfers(
