@@ -17,9 +17,11 @@ from graphs.layers.sampling import draw, greatest_threshold
 from graphs.packing import Layout
 from graphs.parameters import Weights, fuse
 from graphs.state import new_state
-from tests.contracts.device_contract import PROMPT, DeviceContract
+from graphs.step import StepInput
+from tests.contracts.device_contract import NUM_HOST_PAGES, NUM_HOST_SLOTS, PROMPT, DeviceContract, Pairs, with_copies
 from tests.graphs import tiny
 from tests.graphs.devices.test_cpu import FIXED, run_mixed
+from tests.graphs.devices.test_cpu_copies import paged_bits, slot_bits
 from tests.graphs.steps import SETTINGS, ask, decode, generate, prefill
 
 CONFIG = Config.from_json(tiny.config_json(hc_sinkhorn_iters=2))
@@ -79,7 +81,7 @@ def calls() -> list[str]:
 
 @pytest.fixture
 def device(weights: Weights, calls: list[str]) -> CpuDevice:
-    device = CpuDevice(CONFIG, weights, SETTINGS, "eager")
+    device = CpuDevice(CONFIG, weights, SETTINGS, "eager", num_host_pages=NUM_HOST_PAGES, num_host_slots=NUM_HOST_SLOTS)
     ready = {body.name: uncompiled(body, weights, calls) for body in bodies(CONFIG, SETTINGS)}
     device._bodies = Prepared(ready)  # type: ignore[assignment]
     return device
@@ -150,6 +152,29 @@ class TestRealPackages:
         for place in range(4):
             others = [ask(slot, temperature=float(slot), seed=slot) for slot in (2, 3, 5)]
             assert run_mixed(device, row, others, place, 12) == alone
+
+    def test_captures_change_no_bit_and_a_row_resumes_from_them(self, weights: Weights, cache: Path) -> None:
+        device = CpuDevice(CONFIG, weights, FIXED, "compiled", cache)
+        tokens = [(13 * index) % 256 for index in range(100)]
+        step = prefill(device.capacity, [(ask(1), tokens, 0), (ask(2), tokens[:50], 0)])
+
+        def bits(one: StepInput) -> list[object]:
+            output = device.run(one)
+            rows = ((ask(1), 100), (ask(2), 50))
+            found = [[slot_bits(device, row.slot), paged_bits(device, row, count)] for row, count in rows]
+            return [output.logprobs[:2].tobytes(), *found]
+
+        bits(step)
+        alone = bits(step)
+        captures: Pairs = [(0, 40, 3), (0, 64, 4), (0, 68, 5), (0, 100, 6), (1, 12, 7)]
+        assert bits(with_copies(step, captures=captures)) == alone
+        # The same row again, from the state after 64 and after 40 of its tokens; the pages are its own.
+        on_grid, off_grid = (
+            device.run(with_copies(prefill(device.capacity, [(ask(1), tokens[start:], start)]), slots=[(slot, 1)]))
+            for start, slot in ((64, 4), (40, 3))
+        )
+        assert on_grid.logprobs[:1].tobytes() == alone[0][:4]  # type: ignore[index]
+        assert off_grid.logprobs[0] == pytest.approx(float(on_grid.logprobs[0]), abs=1e-5)
 
     def test_a_damaged_package_is_built_anew(
         self, weights: Weights, cache: Path, caplog: pytest.LogCaptureFixture
