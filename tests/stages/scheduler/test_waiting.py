@@ -1,12 +1,11 @@
 """The waiting table against a list that is sorted anew each time."""
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field, frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -17,43 +16,9 @@ from stages.scheduler.policies import Situation, WaitingRows, load_policy
 from stages.scheduler.waiting import Waiting, rank_of, routing_number
 from stages.settings import PrioritySettings
 from tests.sim.simkit import submit
+from tests.stages.scheduler.fake_tree import FakeTree
 
 NOW = Situation()
-
-
-@define(eq=False)
-class FakeWatch:
-    on_change: Callable[["FakeWatch"], None]
-    namespace: str
-    tokens: list[int]
-    limit: int
-    usable_tokens: int = 0
-    node: int = 0
-
-
-@define(eq=False)
-class FakeTree:
-    """A tree that knows what a test tells it."""
-
-    usable_tokens: int = 0
-    watches: list[FakeWatch] = field(factory=list)
-    shape: Mapping[int, int] = field(factory=dict)
-
-    def watch(self, namespace: str, tokens: Any, limit: int, on_change: Callable[[Any], None]) -> FakeWatch:
-        assert tokens.dtype == np.int32
-        self.watches.append(FakeWatch(on_change, namespace, tokens.tolist(), limit, min(self.usable_tokens, limit)))
-        return self.watches[-1]
-
-    def unwatch(self, watch: FakeWatch) -> None:
-        self.watches.remove(watch)
-
-    def parents(self) -> Mapping[int, int]:
-        return self.shape
-
-    def change(self, index: int, usable_tokens: int, node: int = 0) -> None:
-        watch = self.watches[index]
-        watch.usable_tokens, watch.node = usable_tokens, node
-        watch.on_change(watch)
 
 
 @frozen
