@@ -9,6 +9,7 @@ from attrs import evolve, frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.errors import ConfigError
 from stages.messages import Submit
 from stages.scheduler.policies import Situation, WaitingRows, load_policy, policy_names
 from stages.scheduler.waiting import Waiting, routing_number
@@ -56,6 +57,11 @@ def test_every_policy_of_the_issue_is_there():
         *("hrrn", "dfs-weight", "random", "routing-key", "priority"),
     }
     assert load_policy("spf") is load_policy("shortest-prefill-first")
+
+
+def test_an_unknown_name_names_the_flag():
+    with pytest.raises(ConfigError, match="--schedule-policy: there is no policy 'best'"):
+        load_policy("best")
 
 
 @pytest.mark.parametrize("name", NAMES)
