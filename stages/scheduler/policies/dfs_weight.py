@@ -4,7 +4,7 @@ Those who share a branch are let in one after another, so what they share is com
 the deepest node that its prompt reaches; a node weighs as many as wait at it and beneath it. The heaviest child goes
 first, of equal ones the one that has waited longest; a node's own come after its children's, who have more to gain.
 
-The cost is one sort of what waits, and for the nodes between those it sits at and the root two look-ups and a few
+The cost is one sort of what waits, and for the nodes between those it sits at and the root one look-up and a few
 vector operations each; no more of the tree is looked at, and no more of it is walked than gives `limit` choices.
 """
 
@@ -88,18 +88,21 @@ def _groups(node: Ints) -> _Groups:
 
 
 def _branches(groups: _Groups, parents: Mapping[int, int]) -> _Branches:
-    known = {_ROOT}
+    known, numbers, parents_of = {_ROOT}, [_ROOT], [_ROOT]
     newest = set(groups.nodes.tolist()) - known
     while newest:
         known |= newest
-        newest = set(map(parents.get, newest, repeat(_ROOT))) - known
-    numbers = np.sort(np.fromiter(known, np.int64, len(known)))
-    size = len(numbers)
+        above_each = list(map(parents.get, newest, repeat(_ROOT)))
+        numbers += newest
+        parents_of += above_each
+        newest = set(above_each) - known
+    order = np.argsort(numbers)
+    ordered = np.array(numbers)[order]
+    size = len(ordered)
     # Above the root lies a place of weight nothing, so that going up ends there.
-    parent = np.full(size + 1, size)
-    above_each = np.fromiter(map(parents.get, numbers[1:].tolist(), repeat(_ROOT)), np.int64, size - 1)
-    parent[1:size] = np.searchsorted(numbers, above_each)
-    at = np.searchsorted(numbers, groups.nodes)
+    parent = np.append(np.searchsorted(ordered, np.array(parents_of)[order]), size)
+    parent[_ROOT] = size
+    at = np.searchsorted(ordered, groups.nodes)
     begin, end, first = np.zeros(size, np.int64), np.zeros(size, np.int64), np.full(size + 1, len(groups.rows))
     begin[at], end[at], first[at] = groups.starts, groups.ends, groups.rows[groups.starts]
     weight = np.append(end - begin, 0)
