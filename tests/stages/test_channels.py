@@ -123,6 +123,15 @@ def test_the_scheduler_is_not_told_of_the_arrival_of_one_that_was_bumped_before_
     assert [order.key.request_id for order in queue.take_fresh()] == ["b"]
 
 
+def test_one_that_left_and_came_back_better_is_as_good_as_it_is_now():
+    queue, heard = queue_of(2, order_of("a", 0), order_of("b", 5), rank=priority_of)
+    queue.take(ChoiceKey("a", 0))
+    queue.send_nowait((order_of("a", 5),))
+    with pytest.raises(trio.WouldBlock):
+        queue.send_nowait((order_of("c", 3),))
+    assert (waiting(queue), heard.text) == (["b", "a"], ".")
+
+
 def test_a_queue_keeps_nothing_of_those_who_left():
     queue, _ = queue_of(4, rank=priority_of)
     for index in range(1000):

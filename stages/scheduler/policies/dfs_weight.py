@@ -99,7 +99,7 @@ def _branches(groups: _Groups, parents: Mapping[int, int]) -> _Branches:
     order = np.argsort(numbers)
     ordered = np.array(numbers)[order]
     size = len(ordered)
-    # Above the root lies a place of weight nothing, so that going up ends there.
+    # Above the root lies one more place, which nobody reads, so that going up ends there.
     parent = np.append(np.searchsorted(ordered, np.array(parents_of)[order]), size)
     parent[_ROOT] = size
     at = np.searchsorted(ordered, groups.nodes)
@@ -111,7 +111,6 @@ def _branches(groups: _Groups, parents: Mapping[int, int]) -> _Branches:
     while (above < size).any():
         weight += np.bincount(above, weight, size + 1).astype(np.int64)
         np.minimum.at(first, above, first.copy())
-        weight[size], first[size] = 0, len(groups.rows)
         above = above[above]
     by_parent = np.argsort(parent[:size], kind="stable")
     children = np.searchsorted(parent[by_parent], np.arange(size + 1))

@@ -1,6 +1,7 @@
 """The waiting table against a list that is sorted anew each time."""
 
 import math
+import random
 from typing import Any
 
 import numpy as np
@@ -190,6 +191,37 @@ def test_what_left_long_before_its_time_was_over_is_not_kept():
         waiting.remove(ChoiceKey(str(index), 0))
     assert len(waiting._expiries) < 100
     assert len(waiting._rows) < 100
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_closing_the_holes_moves_what_is_known_of_a_choice_with_it(seed: int):
+    numbers = random.Random(seed)
+    tree, policy = FakeTree(), MostCached()
+    waiting = Waiting(policy, None, tree)
+    ready: list[str] = []
+    deferred: list[str] = []
+    for index in range(400):
+        waiting.add(order_of(f"{index} "), 0)
+        ready.append(f"{index} ")
+        if index % 40 == 39:
+            deferred += ready[::9]
+            for name in deferred:
+                waiting.defer(ChoiceKey(name, 0))
+            ready = [name for name in ready if name not in deferred]
+        while len(ready) + len(deferred) > 30:
+            gone = ready.pop(numbers.randrange(len(ready)))
+            waiting.remove(ChoiceKey(gone, 0))
+        assert names(waiting.best(99, NOW)) == "".join(ready)
+        # What the tree says later still reaches the right one.
+        there = numbers.randrange(len(tree.watches))
+        first = sorted([*ready, *deferred], key=int)[there]
+        tree.change(there, 2)
+        best = names(waiting.best(1, NOW))
+        assert best == (first if first in ready else ready[0])
+        tree.change(there, 0)
+    for name in sorted(deferred, key=int):
+        waiting.undefer(ChoiceKey(name, 0))
+    assert names(waiting.best(99, NOW)) == "".join(sorted([*ready, *deferred], key=int))
 
 
 class Model(RuleBasedStateMachine):
