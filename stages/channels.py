@@ -4,7 +4,7 @@ Rule: past admission every send by a shared stage is `send_nowait`, so one slow 
 
 | channel | size | why |
 |---|---|---|
-| admission | --max-queued-requests | a full one is the queue-full 503; see Admission |
+| admission | --max-queued-requests, --max-queued-tokens | a full one is the queue-full 503; see Admission |
 | scheduler inbox | unbounded | orders and facts are few: one StepDone, a few Cancels a request |
 | plans | MAX_FLIGHTS | the step on the device and the one planned ahead of it; the executor takes both at once |
 | transfers | unbounded | few and small: numbers of pages and slots; host memory's own size bounds what is on its way |
@@ -14,6 +14,7 @@ Rule: past admission every send by a shared stage is `send_nowait`, so one slow 
 | stats | STATS_QUEUE | lossy, losses are counted |
 """
 
+import heapq
 import math
 from collections.abc import Callable, Container
 
@@ -21,69 +22,86 @@ import trio
 from attrs import define, field
 
 from stages.errors import InvalidRequest
-from stages.messages import Arrived, ChoiceKey, Event, SchedulerInbox, StartTransfer, StepPlan, Submit, Tokens
+from stages.messages import Arrived, Bumped, ChoiceKey, Event, SchedulerInbox, StepPlan, Submit, Tokens
 
 MAX_FLIGHTS = 2
 MAILBOX_DELTAS = 4096
 PROMPT_QUEUE = 4096
 STATS_QUEUE = 4096
+# How many choices that have left the order of the worst may hold beyond one for each that waits.
+_STALE = 64
 
 
 @define(eq=False)
 class Admission:
     """The queue in front of the scheduler: a bounded channel whose buffer the policy orders and a Cancel can leave.
 
-    `send_nowait` raising trio.WouldBlock *is* the queue-full 503: the length of `waiting` is the only count there is.
-    `running` is the scheduler's registry by request id, lent so that the id of a live request is refused here, before
-    anybody could mistake one request's Cancel for the other's.
+    `send_nowait` raising trio.WouldBlock *is* the queue-full 503: `waiting` and `waiting_tokens` are the only counts
+    there are. With a `rank` (higher is better) a full queue makes room for a better request by bumping the worst, of
+    those the newest; the scheduler hears of each as Bumped and ends it. `running` is the scheduler's registry by
+    request id, lent so that the id of a live request is refused here, before anybody could mistake one request's Cancel
+    for the other's.
     """
 
     max_waiting: int
-    wake: Callable[[Arrived], None]
+    wake: Callable[[Arrived | Bumped], None]
+    max_waiting_tokens: int | None = None
+    rank: Callable[[Submit], int] | None = None
     waiting: dict[ChoiceKey, Submit] = field(factory=dict)
     waiting_tokens: int = 0
     running: Container[str] = ()
     closed: bool = False
-    _fresh: list[ChoiceKey] = field(factory=list)
+    # An ordered set: what came since the last take_fresh and still waits.
+    _fresh: dict[ChoiceKey, None] = field(factory=dict)
     _choices: dict[str, list[int]] = field(factory=dict)
+    # With a rank: the worst first, of those the newest; some of them have left.
+    _worst: list[tuple[int, int, Submit]] = field(factory=list)
+    _num_sent: int = 0
 
     def send_nowait(self, submits: tuple[Submit, ...]) -> None:
         """Queue all choices of a request or none.
 
         Raises trio.WouldBlock when full, trio.ClosedResourceError in a drain, InvalidRequest when the id is in use
-        or the choices are more than the whole queue holds.
+        or the request is more than the whole queue holds.
         """
         if self.closed:
             raise trio.ClosedResourceError
         for request_id in {submit.key.request_id for submit in submits}:
             if request_id in self._choices or request_id in self.running:
                 raise InvalidRequest(f"Duplicate request ID detected: {request_id}", "rid")
-        if len(submits) > self.max_waiting:
-            text = f"n of {len(submits)} can never fit a queue of {self.max_waiting} (--max-queued-requests)."
-            raise InvalidRequest(text, "n")
-        if len(self.waiting) + len(submits) > self.max_waiting:
-            raise trio.WouldBlock
+        num_tokens = sum(len(submit.prompt_ids) for submit in submits)
+        self._check_could_fit(len(submits), num_tokens)
+        for submit in self._victims(submits, num_tokens):
+            self.take(submit.key)
+            self.wake(Bumped(submit))
         for submit in submits:
             self.waiting[submit.key] = submit
             self.waiting_tokens += len(submit.prompt_ids)
             self._choices.setdefault(submit.key.request_id, []).append(submit.key.choice)
-            self._fresh.append(submit.key)
+            self._fresh[submit.key] = None
+            self._num_sent += 1
+            if self.rank is not None:
+                heapq.heappush(self._worst, (self.rank(submit), -self._num_sent, submit))
         self.wake(Arrived())
 
     def take(self, key: ChoiceKey) -> Submit:
         """Remove and return one waiting choice; raises KeyError when it is not waiting."""
         submit = self.waiting.pop(key)
         self.waiting_tokens -= len(submit.prompt_ids)
+        self._fresh.pop(key, None)
         choices = self._choices[key.request_id]
         choices.remove(key.choice)
         if not choices:
             del self._choices[key.request_id]
+        if len(self._worst) > 2 * len(self.waiting) + _STALE:
+            self._worst = [entry for entry in self._worst if self._waits(entry[2])]
+            heapq.heapify(self._worst)
         return submit
 
     def take_fresh(self) -> list[Submit]:
         """Return what came since the last call and still waits; it stays in the queue."""
-        fresh, self._fresh = self._fresh, []
-        return [self.waiting[key] for key in fresh if key in self.waiting]
+        fresh, self._fresh = self._fresh, {}
+        return [self.waiting[key] for key in fresh]
 
     def choices_of(self, request_id: str) -> list[ChoiceKey]:
         """Return the waiting choices of a request."""
@@ -92,6 +110,38 @@ class Admission:
     def close(self) -> None:
         """Refuse everything from now on; what waits is kept."""
         self.closed = True
+
+    def _check_could_fit(self, num_choices: int, num_tokens: int) -> None:
+        """Raise InvalidRequest for what an empty queue has no room for: coming again would not help."""
+        if num_choices > self.max_waiting:
+            text = f"n of {num_choices} can never fit a queue of {self.max_waiting} (--max-queued-requests)."
+            raise InvalidRequest(text, "n")
+        if self.max_waiting_tokens is not None and num_tokens > self.max_waiting_tokens:
+            text = (
+                f"{num_tokens} prompt tokens can never fit a queue of {self.max_waiting_tokens} (--max-queued-tokens)."
+            )
+            raise InvalidRequest(text)
+
+    def _victims(self, submits: tuple[Submit, ...], num_tokens: int) -> list[Submit]:
+        """Return who must leave for `submits` to fit, all of worse rank; raises trio.WouldBlock when too few are."""
+        excess = len(self.waiting) + len(submits) - self.max_waiting
+        limit = math.inf if self.max_waiting_tokens is None else self.max_waiting_tokens
+        excess_tokens = self.waiting_tokens + num_tokens - limit
+        rank = min(map(self.rank, submits)) if self.rank is not None else 0
+        victims: list[tuple[int, int, Submit]] = []
+        while excess > 0 or excess_tokens > 0:
+            while self._worst and not self._waits(self._worst[0][2]):
+                heapq.heappop(self._worst)
+            if not self._worst or self._worst[0][0] >= rank:
+                for entry in victims:
+                    heapq.heappush(self._worst, entry)
+                raise trio.WouldBlock
+            victims.append(heapq.heappop(self._worst))
+            excess, excess_tokens = excess - 1, excess_tokens - len(victims[-1][2].prompt_ids)
+        return [submit for _, _, submit in victims]
+
+    def _waits(self, submit: Submit) -> bool:
+        return self.waiting.get(submit.key) is submit
 
 
 @define(eq=False)
@@ -109,14 +159,21 @@ class Channels:
     tokens_receive: "trio.MemoryReceiveChannel[Tokens]"
 
 
-def open_channels(max_queued_requests: int) -> Channels:
-    """Return the channels of one engine with an admission queue of max_queued_requests choices."""
+def open_channels(
+    max_queued_requests: int,
+    max_queued_tokens: int | None = None,
+    rank: Callable[[Submit], int] | None = None,
+) -> Channels:
+    """Return the channels of one engine whose queue holds so many choices, and of prompts so many tokens.
+
+    With a rank, higher is better, a full queue makes room for the better.
+    """
     scheduler_send, scheduler_receive = trio.open_memory_channel[SchedulerInbox](math.inf)
     plans_send, plans_receive = trio.open_memory_channel[StepPlan](MAX_FLIGHTS)
     transfers_send, transfers_receive = trio.open_memory_channel[StartTransfer](math.inf)
     tokens_send, tokens_receive = trio.open_memory_channel[Tokens](math.inf)
     return Channels(
-        admission=Admission(max_queued_requests, scheduler_send.send_nowait),
+        admission=Admission(max_queued_requests, scheduler_send.send_nowait, max_queued_tokens, rank),
         scheduler_send=scheduler_send,
         scheduler_receive=scheduler_receive,
         plans_send=plans_send,

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from graphs.step import Capacity, StepInput
-from stages.channels import open_channels
 from stages.stats.stage import open_stats
 from tests.sim.history_device import HistoryDevice
 from trnrt.config import Config
-from trnrt.serve import Server
+from trnrt.serve import Server, open_engine
 from trnrt.served import read_served_model
 from trnrt.shapes import graph_settings
 
@@ -28,4 +27,4 @@ def small_server(time_s: Callable[[StepInput], float], **flags: Any) -> Server:
         max_top_logprobs=20,
     )
     device = HistoryDevice(capacity, time_s=time_s)
-    return Server(config, model, device, open_channels(config.max_queued_requests), open_stats(), started_s=0)
+    return Server(config, model, device, open_engine(config), open_stats(), started_s=0)

@@ -21,6 +21,9 @@ from stages.scheduler.policies import policy_names
 from trnrt.presets import PRESETS
 
 POLICIES, EVICTIONS = policy_names(), eviction_names()
+# Those that can order equals of a priority.
+PRIORITY_POLICIES = ("fcfs", "lof", "priority")
+SHORTEST_FIRST = ("shortest-prefill-first", "spf")
 
 GROUPS = ("model", "http", "api", "scheduler", "cache", "device", "logging")
 
@@ -150,7 +153,9 @@ def load_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
         values.update(layer)
     config = Config(**values)
     _check(config)
-    return config
+    # An order by priority without priorities would be no order at all.
+    implied = config.schedule_policy == "priority"
+    return attrs.evolve(config, enable_priority_scheduling=config.enable_priority_scheduling or implied)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -264,4 +269,13 @@ def _check(config: Config) -> None:
     if config.radix_eviction_policy not in EVICTIONS:
         raise ConfigError(
             f"--radix-eviction-policy: expected one of {', '.join(EVICTIONS)}, got {config.radix_eviction_policy!r}"
+        )
+    if config.enable_priority_scheduling and config.schedule_policy not in PRIORITY_POLICIES:
+        raise ConfigError(
+            f"--enable-priority-scheduling: goes with --schedule-policy {', '.join(PRIORITY_POLICIES)}, "
+            f"not with {config.schedule_policy}"
+        )
+    if config.disable_radix_cache and config.schedule_policy in SHORTEST_FIRST:
+        raise ConfigError(
+            f"--schedule-policy: {config.schedule_policy} needs the prefix cache, without --disable-radix-cache"
         )

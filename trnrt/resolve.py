@@ -1,15 +1,20 @@
 """Fills what the flags left open from the model and the machine, giving the Config that is logged and served by."""
 
+import logging
 import os
 
 import attrs
 
 from graphs.settings import DType, default_cache
+from stages.scheduler.policies import load_policy
 from trnrt.config import Config
 from trnrt.served import ServedModel, read_json
 
 SMALLEST_POOL_TOKENS = 65_536
 LARGEST_DEFAULT_POOL_TOKENS = 262_144
+
+
+log = logging.getLogger("trnrt")
 
 
 def resolve(config: Config, model: ServedModel) -> Config:
@@ -28,8 +33,18 @@ def resolve(config: Config, model: ServedModel) -> Config:
         max_total_tokens=config.max_total_tokens
         or max(SMALLEST_POOL_TOKENS, min(context, LARGEST_DEFAULT_POOL_TOKENS)),
         device_threads=config.device_threads or max(1, (os.cpu_count() or 1) - 1),
+        schedule_policy=_policy(config),
         compile_cache_dir=config.compile_cache_dir or str(default_cache()),
     )
+
+
+def _policy(config: Config) -> str:
+    """Return the order of the queue; one that looks at the prefix cache is fcfs where there is none."""
+    name = config.schedule_policy
+    if not (config.disable_radix_cache and load_policy(name).needs_cache):
+        return name
+    log.info("--schedule-policy %s looks at the prefix cache, which is off: fcfs", name)
+    return "fcfs"
 
 
 def _dtype(config: Config, model: ServedModel) -> DType:

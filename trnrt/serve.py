@@ -46,7 +46,8 @@ from stages.prompt.stage import run_prompt_stage
 from stages.request import Services
 from stages.scheduler.core import SchedulerCore
 from stages.scheduler.stage import run_scheduler
-from stages.settings import DetokenizerSettings, IngressSettings, PromptSettings, SchedulerSettings
+from stages.scheduler.waiting import rank_of
+from stages.settings import DetokenizerSettings, IngressSettings, PrioritySettings, PromptSettings, SchedulerSettings
 from stages.stats.stage import Stats, open_stats, run_stats
 from trnrt.config import Config
 from trnrt.device import build_device
@@ -103,8 +104,7 @@ def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
     log.info("device: %s", " ".join(f"{name}={value}" for name, value in device.describe().items()))
     # A short turn keeps the event loop's latency low while the engine thread runs Python between its device calls.
     sys.setswitchinterval(0.0005)
-    channels, started_s = open_channels(config.max_queued_requests), int(time.time())
-    server = Server(config, model, device, channels, open_stats(), started_s, bound)
+    server = Server(config, model, device, open_engine(config), open_stats(), int(time.time()), bound)
     try:
         return trio.run(_serve_until_signalled, server, strict_exception_groups=True)
     except BaseExceptionGroup as group:
@@ -115,6 +115,13 @@ def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
         return 1
     finally:
         device.close()
+
+
+def open_engine(config: Config) -> Channels:
+    """Return the channels of an engine with the queue that the settings ask for."""
+    priority = priority_settings(config)
+    rank = None if priority is None else partial(rank_of, settings=priority)
+    return open_channels(config.max_queued_requests, config.max_queued_tokens, rank)
 
 
 async def _serve_until_signalled(server: Server) -> int:
@@ -267,8 +274,22 @@ def scheduler_settings(config: Config) -> SchedulerSettings:
         max_running_requests=config.max_running_requests,
         chunked_prefill_size_tokens=config.chunked_prefill_size,
         max_prefill_rows=MAX_PREFILL_ROWS,
+        max_queued_tokens=config.max_queued_tokens,
         schedule_policy=config.schedule_policy,
+        priority=priority_settings(config),
         overlap=not config.disable_overlap_schedule,
+    )
+
+
+def priority_settings(config: Config) -> PrioritySettings | None:
+    """Return what priority scheduling is to be like, None when it is off."""
+    if not config.enable_priority_scheduling:
+        return None
+    threshold = config.priority_scheduling_preemption_threshold
+    return PrioritySettings(
+        low_values_first=config.schedule_low_priority_values_first,
+        default=config.default_priority_value,
+        preemption_threshold=None if config.disable_priority_preemption else threshold,
     )
 
 

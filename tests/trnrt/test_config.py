@@ -36,7 +36,16 @@ def test_a_preset_alone_changes_what_it_names() -> None:
         (["--dtype", "int4"], "--dtype"),
         (["--deterministic", "maybe"], "--deterministic"),
         (["--chunked-prefill-size", "100"], "--chunked-prefill-size"),
-        (["--schedule-policy", "random"], "--schedule-policy"),
+        (["--schedule-policy", "best"], "--schedule-policy"),
+        (["--schedule-policy", "spf", "--disable-radix-cache"], "--schedule-policy.*--disable-radix-cache"),
+        (
+            ["--schedule-policy", "shortest-prefill-first", "--disable-radix-cache"],
+            "--schedule-policy.*--disable-radix",
+        ),
+        (
+            ["--schedule-policy", "lpm", "--enable-priority-scheduling"],
+            "--enable-priority-scheduling.*--schedule-policy",
+        ),
         (["--preset", "huge"], "--preset"),
         (["--config", "/does/not/exist.toml"], "--config"),
         (["--write-timeout", "nan"], "--write-timeout"),
@@ -83,3 +92,15 @@ def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"trnrt\.toml"):
         load_config(["--config", str(file)], {})
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "lof", "priority"])
+def test_an_order_of_equals_goes_with_priorities(policy: str) -> None:
+    config = load_config(["--schedule-policy", policy, "--enable-priority-scheduling"], {})
+
+    assert (config.schedule_policy, config.enable_priority_scheduling) == (policy, True)
+
+
+def test_the_order_by_priority_switches_priorities_on() -> None:
+    assert load_config(["--schedule-policy", "priority"], {}).enable_priority_scheduling
+    assert not load_config([], {}).enable_priority_scheduling

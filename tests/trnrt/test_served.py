@@ -166,3 +166,17 @@ def test_null_architectures_are_none(folder: Path) -> None:
 def test_a_parser_there_is_not_is_refused_before_the_checkpoint_is_loaded(flag: str, name: str) -> None:
     with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')}: there is no '{name}'"):
         read_served_model(Config(**{flag: name}))
+
+
+@pytest.mark.parametrize("policy", ["lpm", "dfs-weight", "hrrn"])
+def test_an_order_by_the_cache_is_fcfs_where_there_is_none_and_the_log_says_so(
+    policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = read_served_model(Config())
+
+    with caplog.at_level("INFO", "trnrt"):
+        assert resolve(Config(schedule_policy=policy), model).schedule_policy == policy
+        assert not caplog.messages
+        assert resolve(Config(schedule_policy=policy, disable_radix_cache=True), model).schedule_policy == "fcfs"
+    assert [policy in message for message in caplog.messages] == [True]
+    assert resolve(Config(schedule_policy="lof", disable_radix_cache=True), model).schedule_policy == "lof"

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import define, field
 
-from stages.errors import EngineFailure
+from stages.errors import EngineFailure, Unavailable
 from stages.ingress.dialect import Call, Collected
 from stages.ingress.dialects.choices import finite, token_text
 from stages.ingress.dialects.common import DONE, WEIGHT_VERSION, derived_id, frame
@@ -206,11 +206,16 @@ def _raise_failure(finish: Finish | None) -> None:
 
 
 def _refusal(finish: Finish | None) -> tuple[int, object] | None:
-    """Return status and body of an abort that carries a status; None for an ordinary end or a user's abort."""
+    """Return status and body of an abort that carries a status; None for an ordinary end or a user's abort.
+
+    Raises Unavailable for a 503, so that its answer says when to come again, as every other 503 does.
+    """
     if finish is None or finish.kind != "abort" or finish.status is None:
         return None
     message = finish.message or "Aborted"
     if finish.status == HTTPStatus.BAD_REQUEST:
         return finish.status, {"error": {"message": message}}
+    if finish.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        raise Unavailable(message)
     flat = {"object": "error", "message": message, "type": str(finish.status), "param": None, "code": finish.status}
     return finish.status, flat

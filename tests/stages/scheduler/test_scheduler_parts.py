@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.channels import Admission
-from stages.errors import ConfigError, EngineFailure, InvalidRequest
+from stages.errors import EngineFailure, InvalidRequest
 from stages.messages import Arrived, Cancel, ChoiceKey, Sampling, TokensRow
 from stages.scheduler.budget import MAX_FUTURE_TOKENS, budget_of
 from stages.scheduler.choice import Choice
@@ -169,15 +169,6 @@ def test_pages_are_counted_whole_and_the_future_by_its_share():
     assert budget.foreseen_pages(8, 10**9) == budget.max_row_pages
     wide = budget_of(SchedulerSettings(new_token_reserve=1.0), capacity(num_pages=10**4, max_row_pages=8192))
     assert wide.foreseen_pages(8, 10**9) == 1 + MAX_FUTURE_TOKENS // 8
-
-
-def test_a_policy_is_found_by_its_name_and_an_unknown_one_names_the_flag():
-    policy = load_policy("fcfs")
-    waiting = {ChoiceKey(name, 0): submit(name, (1,)) for name in "cab"}
-    assert [order.key.request_id for order in policy.order(waiting)] == ["c", "a", "b"]
-    assert not policy.can_starve
-    with pytest.raises(ConfigError, match="--schedule-policy: there is no policy 'best'"):
-        load_policy("best")
 
 
 def test_the_queue_counts_choices_and_wakes_the_scheduler_once_a_request():

@@ -7,7 +7,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.errors import BodyTooLarge, ContextOverflow, EngineFailure, InvalidRequest, QueueFull
+from stages.errors import BodyTooLarge, ContextOverflow, EngineFailure, InvalidRequest, QueueFull, Unavailable
 from stages.ingress.dialect import Collected
 from stages.ingress.dialects.sglang_generate import DIALECT
 from stages.messages import Ask, Ended, Finish, Limits, Sampling, TextForm, Usage
@@ -424,8 +424,10 @@ def test_an_abort_with_a_status_is_the_answers_status_and_in_a_stream_the_finish
         return encoder.body([Collected(PROMPT, tuple(good)), Collected(PROMPT, (Ended(0, finish, Usage(3, 0)),))])
 
     assert answer(Finish("abort", message="too long", status=400)) == (400, {"error": {"message": "too long"}})
-    status, body = answer(Finish("abort", message="The request queue is full.", status=503))
-    assert (status, body["type"], body["code"]) == (503, "503", 503)
+    status, body = answer(Finish("abort", message="out of memory", status=500))
+    assert (status, body["type"], body["code"]) == (500, "500", 500)
+    with pytest.raises(Unavailable, match=r"^come again$"):
+        answer(Finish("abort", message="come again", status=503))
     (event,) = streamed(DIALECT, HELLO, [(0, Ended(0, Finish("abort", message="m", status=400), Usage(3, 0)))])
     assert event["meta_info"]["finish_reason"] == {
         "type": "abort",
