@@ -12,6 +12,7 @@ TrnrtError
 |   |-- QueueFull            the request queue is full
 |   |-- Draining             the server is stopping or not ready
 |   |-- DeadlineExceeded     the request ran out of its own or the server's time
+|   |-- PriorityRefused      a priority where there are none
 |-- EngineFailure         500, the device or a stage died while the request ran
 |-- StartupError          one line, exit 2, before anything listens
     |-- ConfigError          names the flag
@@ -112,6 +113,16 @@ class Draining(Unavailable):
 
 class DeadlineExceeded(Unavailable):
     """The request did not finish within its deadline."""
+
+    def __init__(self, message: str = "Request running timeout reached.") -> None:
+        super().__init__(message)
+
+
+class PriorityRefused(Unavailable):
+    """The request has a priority and this server, which has none, is told not to ignore that."""
+
+    def __init__(self) -> None:
+        super().__init__("Using priority is disabled for this server. Please send a new request without a priority.")
 
 
 class EngineFailure(TrnrtError):
