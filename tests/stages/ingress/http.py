@@ -17,6 +17,9 @@ from stages.messages import Load
 from stages.settings import IngressSettings
 from tests.fakes import FAKE_MODEL, LAX_TEXT_DIALECT, TEXT_DIALECT, FakeEngine, Script, fake_services
 
+# 2 of 8 pages in use.
+LOAD = Load(3, 4, 50, 2, 8, 3, 32, 64)
+
 
 @define(eq=False)
 class Running:
@@ -28,6 +31,7 @@ class Running:
     shutdown: trio.Event
     stopped: trio.Event
     readiness: Readiness = "ready"
+    load: Load = LOAD
 
 
 @asynccontextmanager
@@ -40,7 +44,9 @@ async def running(
     async with fake_services(script) as fakes, trio.open_nursery() as nursery:
         state: list[Running] = []
         serving = Serving(fakes.services, ingress)
-        app = create_app([TEXT_DIALECT, LAX_TEXT_DIALECT], serving, fake_info(lambda: state[0].readiness))
+        app = create_app(
+            [TEXT_DIALECT, LAX_TEXT_DIALECT], serving, fake_info(lambda: state[0].readiness, lambda: state[0].load)
+        )
         if extend is not None:
             extend(app)
         shutdown, stopped = trio.Event(), trio.Event()
@@ -60,18 +66,19 @@ async def running(
             shutdown.set()
 
 
-def fake_info(readiness: Callable[[], Readiness]) -> Info:
-    """Facts of a server with 2 of 8 pages in use."""
+def fake_info(readiness: Callable[[], Readiness], load: Callable[[], Load] = lambda: LOAD) -> Info:
+    """Facts of a server that stands where `load` says."""
     return Info(
         model=FAKE_MODEL,
         tokenizer_path="/models/fake",
         version="0.1.0",
         started_s=1_700_000_000,
         readiness=readiness,
-        load=lambda: Load(3, 4, 50, 2, 8, 3, 32, 64),
+        load=load,
         server_args=lambda: {"port": 30000, "schedule_policy": "fcfs"},
         max_running_requests=32,
         gen_throughput=lambda: 12.345,
+        cache_hit_rate=lambda: 0.123456,
     )
 
 
