@@ -10,11 +10,12 @@ import trio.testing
 from attrs import define, frozen
 
 from stages.ingress.app import App, create_app
+from stages.ingress.dialect import Dialect
 from stages.ingress.info import Info, Readiness
 from stages.ingress.respond import Serving
 from stages.ingress.server import serve_http
 from stages.messages import Load
-from stages.settings import IngressSettings
+from stages.settings import IngressSettings, ModelSettings
 from tests.fakes import FAKE_MODEL, LAX_TEXT_DIALECT, TEXT_DIALECT, FakeEngine, Script, fake_services
 
 # 2 of 8 pages in use.
@@ -36,17 +37,19 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    script: Script, extend: Callable[[App], None] | None = None, **settings: Any
+    script: Script,
+    extend: Callable[[App], None] | None = None,
+    dialects: Sequence[Dialect] = (TEXT_DIALECT, LAX_TEXT_DIALECT),
+    model: ModelSettings = FAKE_MODEL,
+    **settings: Any,
 ) -> AsyncIterator[Running]:
-    """Serve the text dialects for the block on a free port; the server is told to stop after it."""
+    """Serve the dialects for the block on a free port; the server is told to stop after it."""
     defaults: dict[str, Any] = {"port": 0, "drain_timeout_s": 0.2}
     ingress = IngressSettings(**{**defaults, **settings})
-    async with fake_services(script) as fakes, trio.open_nursery() as nursery:
+    async with fake_services(script, model=model) as fakes, trio.open_nursery() as nursery:
         state: list[Running] = []
         serving = Serving(fakes.services, ingress)
-        app = create_app(
-            [TEXT_DIALECT, LAX_TEXT_DIALECT], serving, fake_info(lambda: state[0].readiness, lambda: state[0].load)
-        )
+        app = create_app(dialects, serving, fake_info(lambda: state[0].readiness, lambda: state[0].load))
         if extend is not None:
             extend(app)
         shutdown, stopped = trio.Event(), trio.Event()
