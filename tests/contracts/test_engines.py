@@ -11,7 +11,7 @@ from attrs import define, field
 
 from stages.channels import Channels, open_channels, open_mailbox
 from stages.engine.local import LocalEngine
-from stages.engine.port import Engine, Order
+from stages.engine.port import Engine, Order, Scope
 from stages.errors import Draining, EngineFailure, QueueFull
 from stages.messages import (
     Cancel,
@@ -33,7 +33,7 @@ from stages.messages import (
 from tests.fakes import FakeEngine, silent
 
 OBEY_S = 5.0
-MAX_CHOICES = 2
+MAX_CHOICES = 3
 
 
 @define(eq=False)
@@ -73,8 +73,12 @@ async def _schedule(channels: Channels, bench: Bench, nursery: trio.Nursery) -> 
             if isinstance(message, Command):
                 nursery.start_soon(_obey, message, bench)
             elif isinstance(message, Cancel):
-                for key in list(channels.admission.waiting):
-                    if message.scope == "all" or key.request_id == message.request_id:
+                waiting = list(channels.admission.waiting)
+                is_known = any(key.request_id == message.request_id for key in waiting)
+                for key in waiting:
+                    begins = is_known and key.request_id.startswith(message.request_id)
+                    named = {"request": key.request_id == message.request_id, "prefix": begins, "all": True}
+                    if named[message.scope]:
                         _end(channels.admission.take(key), message)
 
 
@@ -160,20 +164,36 @@ async def test_a_draining_engine_takes_no_order_and_no_request_and_ignores_cance
 async def test_more_choices_than_there_is_room_for_are_refused_as_a_whole(bench: Bench, autojump_clock: Any) -> None:
     bench.engine.submit((submit_of("a", open_mailbox(8, 1)[0]),))
     with pytest.raises(QueueFull):
-        bench.engine.submit(tuple(submit_of(name, open_mailbox(8, 1)[0]) for name in ("b", "c")))
+        bench.engine.submit(tuple(submit_of(name, open_mailbox(8, 1)[0]) for name in ("b", "c", "e")))
     bench.engine.submit((submit_of("d", open_mailbox(8, 1)[0]),))
 
 
-@pytest.mark.parametrize("scope", ["request", "prefix", "all"])
-async def test_an_abort_that_delivers_ends_the_request_with_its_message(
-    bench: Bench, scope: str, autojump_clock: Any
+@pytest.mark.parametrize(
+    ("request_id", "scope", "expected"),
+    [
+        ("a", "request", ["a"]),
+        ("a", "prefix", ["a", "ab"]),
+        ("ab", "prefix", ["ab"]),
+        ("", "prefix", []),
+        ("", "all", ["a", "ab", "b"]),
+    ],
+)
+async def test_an_abort_ends_those_it_names_with_its_message(
+    bench: Bench, request_id: str, scope: Scope, expected: list[str], autojump_clock: Any
 ) -> None:
-    send, receive = open_mailbox(8, 1)
-    bench.engine.submit((submit_of("a", send),))
-    bench.engine.cancel("a", deliver=True, message="Aborted by hand", scope=scope)  # type: ignore[arg-type]
-    ended = await receive.receive()
-    assert isinstance(ended, Ended)
-    assert (ended.finish.kind, ended.finish.message) == ("abort", "Aborted by hand")
+    mailboxes = {name: open_mailbox(8, 1) for name in ("a", "ab", "b")}
+    for name, (send, _) in mailboxes.items():
+        bench.engine.submit((submit_of(name, send),))
+    bench.engine.cancel(request_id, deliver=True, message="Aborted by hand", scope=scope)
+    await trio.sleep(1)
+    ended = {}
+    for name, (_, receive) in mailboxes.items():
+        with suppress(trio.WouldBlock):
+            ended[name] = receive.receive_nowait()
+    assert sorted(ended) == expected
+    for event in ended.values():
+        assert isinstance(event, Ended)
+        assert (event.finish.kind, event.finish.message) == ("abort", "Aborted by hand")
 
 
 async def test_a_cancel_of_somebody_else_ends_nothing(bench: Bench, autojump_clock: Any) -> None:

@@ -52,7 +52,10 @@ async def test_a_request_without_a_priority_is_served_where_priorities_are_refus
         assert len(fakes.engine.submits) == 1
 
 
-async def test_an_abort_while_the_prompt_is_made_ends_every_choice_unsubmitted(autojump_clock: Any) -> None:
+@pytest.mark.parametrize("prefix", ["slow", "slo", None])
+async def test_an_abort_while_the_prompt_is_made_ends_every_choice_unsubmitted(
+    prefix: str | None, autojump_clock: Any
+) -> None:
     async with fake_services(silent, render_s=1.0) as fakes, trio.open_nursery() as nursery:
         ended: list[Any] = []
 
@@ -62,7 +65,7 @@ async def test_an_abort_while_the_prompt_is_made_ends_every_choice_unsubmitted(a
 
         nursery.start_soon(run)
         await trio.sleep(0.5)
-        fakes.services.abort("slo")
+        fakes.services.abort_all() if prefix is None else fakes.services.abort(prefix)
         await trio.sleep(1.0)
         assert [(type(event), event.choice) for event in ended] == [(Ended, 0), (Ended, 1)]
         assert {(event.finish.kind, event.finish.message) for event in ended} == {("abort", "Abort in waiting queue")}

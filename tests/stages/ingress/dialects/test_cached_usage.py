@@ -72,7 +72,7 @@ def test_details_in_a_stream_need_no_usage_chunk(api: tuple[Dialect, dict[str, A
 def test_the_details_of_several_prompts_are_their_sum_and_a_prompt_counts_once_for_all_its_choices() -> None:
     dialect, _ = COMPLETION
     body = {"prompt": ["a", "b"], "n": 2, **ASKS_FOR_DETAILS}
-    tiers = {(0, 0): (2, 2), (0, 1): (1, 0), (1, 0): (1, 0), (1, 1): (2, 0)}
+    tiers = {(0, 0): (2, 2), (0, 1): (1, 1), (1, 0): (1, 0), (1, 1): (2, 0)}
     events = [event for (ask, choice), tier in tiers.items() for event in events_of(usage_of(*tier), ask, choice)]
     answer = whole(dialect, body, events)
     assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}

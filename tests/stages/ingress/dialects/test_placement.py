@@ -75,6 +75,7 @@ def test_salt_and_key_each_make_a_namespace(api: str, stream: bool) -> None:
     bodies: list[dict[str, Any]] = [
         {}, {"cache_salt": "a"}, {"extra_key": "a"}, {"cache_salt": "a", "extra_key": "b"}, {"cache_salt": "ab"},
         {"extra_key": "ab"}, {"cache_salt": "1:a"}, {"extra_key": "1:a"},
+        {"cache_salt": "a:", "extra_key": "b"}, {"cache_salt": "a", "extra_key": ":b"},
     ]  # fmt: skip
     names = [ask(api, {**body, "stream": stream}).namespace for body in bodies]
     assert len(set(names)) == len(bodies)
