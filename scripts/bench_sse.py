@@ -21,10 +21,11 @@ from attrs import define, field
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from stages.engine.port import Order, Scope
 from stages.ingress import server
 from stages.ingress.app import create_app
 from stages.ingress.respond import Serving
-from stages.messages import Delta, Render, Submit
+from stages.messages import CommandResult, Delta, Render, Submit
 from stages.request import Services
 from stages.settings import IngressSettings
 from tests.fakes import FAKE_MODEL, TEXT_DIALECT, fake_prompt_stage
@@ -44,7 +45,13 @@ class PacedEngine:
         for submit in submits:
             self.running[submit.key.request_id] = submit
 
-    def cancel(self, request_id: str, *, deliver: bool = False, message: str = "Aborted") -> None:
+    async def command(self, order: Order) -> CommandResult:
+        """Refuse: there is nothing to order about here."""
+        return CommandResult(is_done=False)
+
+    def cancel(
+        self, request_id: str, *, deliver: bool = False, message: str = "Aborted", scope: Scope = "request"
+    ) -> None:
         self.running.pop(request_id, None)
 
     async def run(self, steps_per_s: float) -> None:

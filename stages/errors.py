@@ -12,6 +12,7 @@ TrnrtError
 |   |-- QueueFull            the request queue is full
 |   |-- Draining             the server is stopping or not ready
 |   |-- DeadlineExceeded     the request ran out of its own or the server's time
+|   |-- PriorityRefused      a priority where there are none
 |-- EngineFailure         500, the device or a stage died while the request ran
 |-- StartupError          one line, exit 2, before anything listens
     |-- ConfigError          names the flag
@@ -86,10 +87,10 @@ class BodyTooLarge(RequestError):
 
 
 class Unavailable(TrnrtError):
-    """Try again after retry_after_s seconds."""
+    """Try again after retry_after_s seconds; None where the same request will be refused again."""
 
     status = 503
-    retry_after_s = 1
+    retry_after_s: int | None = 1
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -112,6 +113,18 @@ class Draining(Unavailable):
 
 class DeadlineExceeded(Unavailable):
     """The request did not finish within its deadline."""
+
+    def __init__(self, message: str = "Request running timeout reached.") -> None:
+        super().__init__(message)
+
+
+class PriorityRefused(Unavailable):
+    """The request has a priority and this server, which has none, is told not to ignore that."""
+
+    retry_after_s = None
+
+    def __init__(self) -> None:
+        super().__init__("Using priority is disabled for this server. Please send a new request without a priority.")
 
 
 class EngineFailure(TrnrtError):

@@ -8,18 +8,21 @@ One request is one cancel scope: a client that leaves, a deadline and a drain al
 Cancel without awaiting anything. The Ended of every choice is always the last thing its mailbox brings.
 """
 
+import math
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
-from attrs import frozen
+from attrs import field, frozen
 
 from stages.channels import open_mailbox
 from stages.engine.port import Engine
-from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, QueueFull
-from stages.messages import Ask, ChoiceKey, Event, Prompt, Render, Submit
+from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, PriorityRefused, QueueFull
+from stages.messages import Ask, ChoiceKey, Ended, Event, Finish, Prompt, Render, Submit, Usage
 from stages.settings import ModelSettings
+
+ABORTED_WAITING = "Abort in waiting queue"
 
 
 @frozen(eq=False)
@@ -29,6 +32,21 @@ class Services:
     engine: Engine
     prompts: "trio.MemorySendChannel[Render]"
     model: ModelSettings
+    # Requests whose prompt is being made, by id, and whether they were aborted meanwhile: no engine knows them yet.
+    rendering: dict[str, bool] = field(factory=dict)
+
+    def abort(self, request_id: str) -> None:
+        """Abort every request whose id begins with request_id; the answers keep what they have."""
+        self._abort_rendering(request_id)
+        self.engine.cancel(request_id, deliver=True, scope="prefix")
+
+    def abort_all(self) -> None:
+        """Abort every request there is."""
+        self._abort_rendering("")
+        self.engine.cancel("", deliver=True, scope="all")
+
+    def _abort_rendering(self, prefix: str) -> None:
+        self.rendering.update({name: True for name in self.rendering if name.startswith(prefix)})
 
 
 @frozen(eq=False)
@@ -44,12 +62,22 @@ class Answer:
 async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
     """Render, check and queue `ask`, giving its Answer; leaving the block frees whatever the request still holds.
 
-    Raises RequestError for what the client can mend, QueueFull or Draining when the engine takes nothing now.
+    Raises RequestError for what the client can mend, Unavailable when the server takes nothing, or nothing like it.
     """
-    prompt = await render(ask, services)
+    if ask.priority is not None and services.model.refuses_priority:
+        raise PriorityRefused
+    services.rendering[ask.request_id] = False
+    try:
+        prompt = await render(ask, services)
+    finally:
+        is_aborted = services.rendering.pop(ask.request_id)
     max_new_tokens = fit(ask, len(prompt.token_ids), services.model)
     mailbox, events = open_mailbox(max_new_tokens, ask.num_choices)
-    services.engine.submit(tuple(_submits(ask, prompt, max_new_tokens, services.model, mailbox)))
+    submits = tuple(_submits(ask, prompt, max_new_tokens, services.model, mailbox))
+    if is_aborted:
+        _end_unsubmitted(submits)
+    else:
+        services.engine.submit(submits)
     try:
         yield Answer(ask, prompt, events)
     finally:
@@ -102,10 +130,18 @@ def fit(ask: Ask, prompt_tokens: int, model: ModelSettings) -> int:
     return wanted
 
 
+def _end_unsubmitted(submits: Sequence[Submit]) -> None:
+    """Answer an abort that came before the engine knew the request as one that came while it waited."""
+    for submit in submits:
+        ended = Ended(submit.key.choice, Finish("abort", message=ABORTED_WAITING), Usage(len(submit.prompt_ids), 0))
+        submit.mailbox.send_nowait(ended)
+
+
 def _submits(
     ask: Ask, prompt: Prompt, max_new_tokens: int, model: ModelSettings, mailbox: "trio.MemorySendChannel[Event]"
 ) -> list[Submit]:
     seed = ask.sampling.seed if ask.sampling.seed is not None else secrets.randbits(62)
+    wait_until_s = math.inf if model.queue_timeout_s is None else trio.current_time() + model.queue_timeout_s
     stop_token_ids = frozenset() if ask.limits.ignore_eos else ask.limits.stop_token_ids | model.eos_token_ids
     return [
         Submit(
@@ -126,6 +162,7 @@ def _submits(
             namespace=ask.namespace,
             session=ask.session,
             routing_key=ask.routing_key,
+            wait_until_s=wait_until_s,
         )
         for choice in range(ask.num_choices)
     ]

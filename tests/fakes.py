@@ -1,22 +1,38 @@
 """Stand-ins for the stages behind ingress, on the trio clock: a scripted engine, a prompt stage, a small dialect."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
+from stages.engine.port import Order, Scope
 from stages.errors import Draining, EngineFailure, InvalidRequest, QueueFull
 from stages.ingress.dialect import Call, Collected, Dialect, Encoder, Parsed, Route
 from stages.ingress.error_bodies import message_of, openai_error
-from stages.messages import Ask, Chat, Delta, Ended, Event, Finish, Limits, Prompt, Render, Sampling, Submit, Usage
+from stages.messages import (
+    Ask,
+    Chat,
+    CommandResult,
+    Delta,
+    Ended,
+    Event,
+    Finish,
+    Limits,
+    Prompt,
+    Render,
+    Sampling,
+    Submit,
+    Usage,
+)
 from stages.request import Services
 from stages.settings import ModelSettings
 
 Step = tuple[float, Event]
 Script = Callable[[Submit], Iterable[Step]]
+Obey = Callable[[Order], Awaitable[CommandResult]]
 
 FAKE_MODEL = ModelSettings(
     served_model_name="fake",
@@ -50,9 +66,26 @@ def silent(submit: Submit) -> Iterable[Step]:
     yield float("inf"), Ended(submit.key.choice, Finish("length"), Usage(0, 0))
 
 
+async def obedient(order: Order) -> CommandResult:
+    """Carry out any order at once."""
+    return CommandResult(is_done=True)
+
+
+@frozen
+class Aborted:
+    """What FakeEngine keeps of a cancel that is not a plain one of a request."""
+
+    request_id: str
+    message: str
+    scope: Scope
+
+
 @define(eq=False)
 class FakeEngine:
-    """Plays `script` for every choice; a submit beyond max_choices at once is refused; keeps what was asked of it."""
+    """Plays `script` for every choice and has orders carried out by `obey`; keeps what was asked of it.
+
+    A submit beyond max_choices at once is refused. A cancel with `deliver` ends its choices with an Ended("abort").
+    """
 
     nursery: trio.Nursery
     script: Script
@@ -60,7 +93,10 @@ class FakeEngine:
     draining: bool = False
     submits: list[Submit] = field(factory=list)
     cancelled: list[str] = field(factory=list)
-    running: dict[str, trio.CancelScope] = field(factory=dict)
+    running: dict[str, tuple[Submit, trio.CancelScope]] = field(factory=dict)
+    obey: Obey = obedient
+    orders: list[Order] = field(factory=list)
+    aborted: list[Aborted] = field(factory=list)
 
     def submit(self, submits: tuple[Submit, ...]) -> None:
         """Start the script of every choice."""
@@ -70,16 +106,36 @@ class FakeEngine:
             raise QueueFull
         for submit in submits:
             self.submits.append(submit)
-            scope = self.running[str(submit.key)] = trio.CancelScope()
+            scope = trio.CancelScope()
+            self.running[str(submit.key)] = submit, scope
             self.nursery.start_soon(self._play, submit, scope)
 
-    def cancel(self, request_id: str, *, deliver: bool = False, message: str = "Aborted") -> None:
-        """Stop the scripts of a request; keeps the ids of those that were still running."""
-        keys = [key for key in self.running if key.rpartition("/")[0] == request_id]
-        if keys:
-            self.cancelled.append(request_id)
+    def cancel(
+        self, request_id: str, *, deliver: bool = False, message: str = "Aborted", scope: Scope = "request"
+    ) -> None:
+        """Stop the scripts of the requests named; keeps the ids of those that were still running."""
+        if deliver or scope != "request":
+            self.aborted.append(Aborted(request_id, message, scope))
+        live = dict.fromkeys(key.rpartition("/")[0] for key in self.running)
+        named = [name for name in live if scope == "all" or name == request_id]
+        if scope == "prefix" and named:
+            named = [name for name in live if name.startswith(request_id)]
+        self.cancelled.extend(named)
+        keys = [key for key in self.running if key.rpartition("/")[0] in named]
         for key in keys:
-            self.running.pop(key).cancel()
+            submit, script_scope = self.running.pop(key)
+            script_scope.cancel()
+            if deliver:
+                with suppress(trio.BrokenResourceError):
+                    usage = Usage(len(submit.prompt_ids), 0)
+                    submit.mailbox.send_nowait(Ended(submit.key.choice, Finish("abort", message=message), usage))
+
+    async def command(self, order: Order) -> CommandResult:
+        """Have `obey` carry out the order."""
+        if self.draining:
+            raise Draining
+        self.orders.append(order)
+        return await self.obey(order)
 
     async def _play(self, submit: Submit, scope: trio.CancelScope) -> None:
         with scope, suppress(trio.BrokenResourceError, trio.ClosedResourceError):

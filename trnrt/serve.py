@@ -252,6 +252,7 @@ def _info(server: Server) -> Info:
             cache_bytes=int(str(facts.get("state_bytes", 0))),
         ),
         gen_throughput=lambda: server.stats.snapshot(trio.current_time()).completion_tokens_per_s,
+        cache_hit_rate=lambda: server.stats.snapshot(trio.current_time()).cache_hit_rate,
     )
 
 

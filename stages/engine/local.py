@@ -4,8 +4,9 @@ import trio
 from attrs import frozen
 
 from stages.channels import Channels
-from stages.errors import Draining, QueueFull
-from stages.messages import Cancel, Submit
+from stages.engine.port import Order, Scope
+from stages.errors import Draining, EngineFailure, QueueFull
+from stages.messages import Cancel, Command, CommandResult, Submit
 
 
 @frozen(eq=False)
@@ -23,9 +24,25 @@ class LocalEngine:
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             raise Draining from None
 
-    def cancel(self, request_id: str, *, deliver: bool = False, message: str = "Aborted") -> None:
+    def cancel(
+        self, request_id: str, *, deliver: bool = False, message: str = "Aborted", scope: Scope = "request"
+    ) -> None:
         """Post a Cancel without awaiting; a scheduler that has gone has nothing left to free."""
+        order = Cancel(request_id, deliver=deliver, message=message, scope=scope)
         try:
-            self.channels.scheduler_send.send_nowait(Cancel(request_id, deliver=deliver, message=message))
+            self.channels.scheduler_send.send_nowait(order)
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             return
+
+    async def command(self, order: Order) -> CommandResult:
+        """Post a Command and wait for its result; raises Draining without a scheduler, EngineFailure if it drops it."""
+        reply, answer = trio.open_memory_channel[CommandResult](1)
+        with answer:  # a closed receive end tells the scheduler that nobody waits any more
+            try:
+                self.channels.scheduler_send.send_nowait(Command(order, reply))
+            except (trio.ClosedResourceError, trio.BrokenResourceError):
+                raise Draining from None
+            try:
+                return await answer.receive()
+            except trio.EndOfChannel:
+                raise EngineFailure("the scheduler dropped an order") from None

@@ -1,8 +1,11 @@
 """The seam between request tasks and an engine."""
 
-from typing import Protocol
+from typing import Literal, Protocol
 
-from stages.messages import Submit
+from stages.messages import CloseSession, CommandResult, FlushCache, OpenSession, Pause, Resume, Submit
+
+Order = FlushCache | Pause | Resume | OpenSession | CloseSession
+Scope = Literal["request", "prefix", "all"]
 
 
 class Engine(Protocol):
@@ -12,6 +15,15 @@ class Engine(Protocol):
         """Queue all choices of a request or none, events go to each Submit's mailbox; raises QueueFull or Draining."""
         ...
 
-    def cancel(self, request_id: str, *, deliver: bool = False, message: str = "Aborted") -> None:
-        """End every choice of a request and free what it holds, without awaiting; unknown ids are ignored."""
+    def cancel(
+        self, request_id: str, *, deliver: bool = False, message: str = "Aborted", scope: Scope = "request"
+    ) -> None:
+        """End every choice that request_id and scope name, without awaiting; unknown ids are ignored."""
+        ...
+
+    async def command(self, order: Order) -> CommandResult:
+        """Have `order` carried out, giving what came of it; raises Draining or EngineFailure where nothing will.
+
+        A caller that stops waiting takes its order back, unless it was carried out already.
+        """
         ...

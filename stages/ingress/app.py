@@ -23,6 +23,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, Reque
 
 from stages import errors
 from stages.ingress import info as facts
+from stages.ingress.admin import Admin, BodyRoute, Told, body_routes, read_flush_timeout_s
 from stages.ingress.body import check_media_type, parse_object
 from stages.ingress.dialect import Call, Dialect, ErrorBody, Parsed, Route
 from stages.ingress.error_bodies import general_error
@@ -95,12 +96,13 @@ class App(QuartTrio):
 
 
 def create_app(dialects: Iterable[Dialect], serving: Serving, info: Info) -> App:
-    """Return the application that serves `dialects` and the info routes."""
+    """Return the application that serves `dialects`, the info routes and the admin routes."""
     app = App(serving)
     for dialect in dialects:
         for route in dialect.routes:
             _add_generation_route(app, dialect, route)
     _add_info_routes(app, info)
+    _add_admin_routes(app)
     app.register_error_handler(HTTPException, _on_http_exception)
     app.register_error_handler(Exception, _on_exception)
     return app
@@ -156,14 +158,16 @@ def _add_info_routes(app: App, info: Info) -> None:
         for path in paths:
             app.add_url_rule(path, f"info {path}", answer, methods=["GET"])
 
-    def add_health(paths: Iterable[str]) -> None:
+    def add_health(paths: Iterable[str], is_well: Callable[[], bool]) -> None:
         async def answer() -> Response:
-            return Response(b"", 200 if info.readiness() == "ready" else 503)
+            return Response(b"", 200 if is_well() else 503)
 
         for path in paths:
             app.add_url_rule(path, f"health {path}", answer, methods=["GET"])
 
-    add_health(["/health", "/health_generate", "/get_health", "/ready", "/ping"])
+    # A paused server is alive, and not the one to send a request to.
+    add_health(["/health", "/health_generate", "/get_health", "/ping"], lambda: info.readiness() == "ready")
+    add_health(["/ready"], lambda: info.readiness() == "ready" and not info.load().is_paused)
     add(["/"], lambda: "TrnRT is running")
     add(["/v1/models", "/get_models"], lambda: facts.models(info))
     add(["/v1/models/<path:model_id>"], lambda model_id: facts.model(info, model_id))
@@ -181,6 +185,36 @@ def _loads(info: Info) -> object:
     if request.args.get("format") == "prometheus":
         return Response(facts.loads_as_gauges(loads), content_type="text/plain; version=0.0.4; charset=utf-8")
     return loads
+
+
+def _add_admin_routes(app: App) -> None:
+    admin = Admin(app.serving)
+
+    def add(path: str, methods: Iterable[str], order: Callable[[], Awaitable[Told]]) -> None:
+        async def answer() -> Response:
+            try:
+                return _told(await order())
+            except errors.TrnrtError as error:
+                return _refusal(error, partial(general_error, request.path))
+
+        app.add_url_rule(path, f"admin {path}", answer, methods=list(methods))
+
+    async def with_body(run: BodyRoute) -> Told:
+        data = await _read_body(app.serving)
+        return await run(parse_object(data) if data else {})
+
+    async def flush() -> Told:
+        return await admin.flush_cache(read_flush_timeout_s(request.args.get("timeout")))
+
+    add("/flush_cache", ("GET", "POST"), flush)
+    for path, (methods, run) in body_routes(admin).items():
+        add(path, methods, partial(with_body, run))
+
+
+def _told(told: Told) -> Response:
+    if told.is_text:
+        return Response(str(told.value), told.status, content_type="text/plain; charset=utf-8")
+    return Response(b"", told.status) if told.value is None else _json(told.status, told.value)
 
 
 async def _on_http_exception(error: HTTPException) -> Response:

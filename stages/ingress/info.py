@@ -1,8 +1,9 @@
 """What the server says about itself: models, health, settings and load; bodies are core, values come from `Info`.
 
 /health, /health_generate and /ready answer 200 only while the server takes requests: 503 while it starts and while it
-drains. Unlike SGLang's they generate nothing: the engine is watched by supervision, which ends the process when a stage
-or the device dies, so a probe token would tell nothing more and would take a second and a place in the queue.
+drains, and /ready while it is paused. Unlike SGLang's they generate nothing: the engine is watched by supervision,
+which ends the process when a stage or the device dies, so a probe token would tell nothing more and would take a second
+and a place in the queue.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,6 +45,7 @@ class Info:
     max_running_requests: int
     device: Device = Device()
     gen_throughput: Callable[[], float] = lambda: 0.0
+    cache_hit_rate: Callable[[], float] = lambda: 0.0
 
 
 def models(info: Info) -> dict[str, object]:
@@ -88,6 +90,9 @@ def server_info(info: Info) -> dict[str, object]:
         **arguments,
         "effective_max_running_requests_per_dp": info.max_running_requests,
         "last_gen_throughput": round(info.gen_throughput(), 2),
+        "cache_hit_rate": round(info.cache_hit_rate(), 4),
+        "num_retracted_reqs": load.retracted,
+        "is_paused": load.is_paused,
         "memory_usage": _memory(info, total_tokens),
         "disaggregation_mode": "null",
     }
@@ -111,7 +116,7 @@ def get_load(info: Info) -> list[dict[str, object]]:
             "dp_rank": 0,
             "num_reqs": load.running + load.waiting,
             "num_waiting_reqs": load.waiting,
-            "num_tokens": load.used_pages * load.page_size_tokens + load.waiting_tokens,
+            "num_tokens": _busy_pages(load) * load.page_size_tokens + load.waiting_tokens,
         }
     ]
 
@@ -165,8 +170,8 @@ def _model(info: Info) -> dict[str, object]:
 def _load(info: Info, timestamp: str, sections: set[str]) -> dict[str, object]:
     load = info.load()
     total_tokens = load.total_pages * load.page_size_tokens
-    used_tokens = load.used_pages * load.page_size_tokens
-    usage = round(load.used_pages / load.total_pages, 4) if load.total_pages else 0.0
+    used_tokens = _busy_pages(load) * load.page_size_tokens
+    usage = round(_busy_pages(load) / load.total_pages, 4) if load.total_pages else 0.0
     entry: dict[str, object] = {
         "timestamp": timestamp,
         "dp_rank": 0,
@@ -179,6 +184,7 @@ def _load(info: Info, timestamp: str, sections: set[str]) -> dict[str, object]:
         "max_running_requests": info.max_running_requests,
         "token_usage": usage,
         "gen_throughput": round(info.gen_throughput(), 2),
+        "cache_hit_rate": round(info.cache_hit_rate(), 4),
         "utilization": round(load.running / info.max_running_requests, 4) if info.max_running_requests else 0.0,
     }
     if sections & {"memory", "all"}:
@@ -186,8 +192,19 @@ def _load(info: Info, timestamp: str, sections: set[str]) -> dict[str, object]:
     if sections & {"disagg", "all"}:
         entry["disaggregation"] = {"mode": "null"}
     if sections & {"queues", "all"}:
-        entry["queues"] = {"waiting": load.waiting, "grammar": 0, "paused": 0, "retracted": 0, "prealloc_ready": 0}
+        entry["queues"] = {
+            "waiting": load.waiting,
+            "grammar": 0,
+            "paused": load.running if load.is_paused else 0,
+            "retracted": load.retracted,
+            "prealloc_ready": 0,
+        }
     return entry
+
+
+def _busy_pages(load: Load) -> int:
+    """Return the pages that requests hold: what only the cache holds counts as free, as SGLang counts it."""
+    return load.used_pages - load.evictable_pages
 
 
 def _memory(info: Info, total_tokens: int) -> dict[str, object]:

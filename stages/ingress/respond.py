@@ -52,9 +52,8 @@ class Serving:
 
 async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Serving, wire: Wire) -> None:
     """Answer one parsed call on `wire`, whatever happens; only the cancellation of the caller passes through."""
-    timeout_s = _timeout_s(parsed, serving.settings)
     try:
-        with _claimed_ids(parsed, serving.live_ids), trio.fail_after(timeout_s):
+        with _claimed_ids(parsed, serving.live_ids), trio.fail_after(_timeout_s(parsed, serving.settings)):
             async with _watched(dialect.ping if parsed.stream else None, serving, wire):
                 async with admit(parsed.asks, serving.services) as feed:
                     if parsed.stream:
@@ -68,9 +67,7 @@ async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Se
         status, value = parsed.encoder.body(collected)
         await send_json(wire, status, value)
     except trio.TooSlowError:
-        await _fail(
-            DeadlineExceeded(f"The request took longer than {timeout_s:g} s."), parsed, dialect, request_id, wire
-        )
+        await _fail(DeadlineExceeded(), parsed, dialect, request_id, wire)
     except Exception as error:
         await _fail(error, parsed, dialect, request_id, wire)
 
@@ -87,7 +84,9 @@ def describe(error: Exception) -> tuple[int, Exception, dict[str, str]]:
     if isinstance(told, RequestError):
         return told.status, told, {}
     if isinstance(told, Unavailable):
-        headers = {"retry-after": str(told.retry_after_s)}
+        # OpenAI's and Anthropic's clients try a 503 again unless x-should-retry tells them not to.
+        again_s = told.retry_after_s
+        headers = {"x-should-retry": "false"} if again_s is None else {"retry-after": str(again_s)}
         if isinstance(told, QueueFull):
             headers["x-trnrt-queue-full"] = "1"
         return told.status, told, headers

@@ -4,6 +4,7 @@
 |---|---|---|
 | choices_stop, _length, _abort, _error | ended choices | scheduler |
 | prompt_tokens | prompt tokens, once a choice, when its first token is out | scheduler |
+| cached_tokens_device, _host | prompt tokens found cached, once a choice, at its first admission | scheduler |
 | completion_tokens | generated tokens | scheduler |
 | steps_prefill, steps_decode | finished steps | scheduler |
 | device_s | seconds the device worked | scheduler |
@@ -35,6 +36,15 @@ class Snapshot:
     completion_tokens: int
     completion_tokens_per_s: float
     num_lost: int
+    cached_tokens_device: int = 0
+    cached_tokens_host: int = 0
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """Return the share of prompt tokens that were cached, since the start."""
+        # A choice is told of its cached tokens before it counts as a prompt: a few of them may run ahead.
+        cached = self.cached_tokens_device + self.cached_tokens_host
+        return min(cached / self.prompt_tokens, 1.0) if self.prompt_tokens else 0.0
 
 
 @define(eq=False)
@@ -71,6 +81,8 @@ class Counters:
             completion_tokens=int(self.totals["completion_tokens"]),
             completion_tokens_per_s=in_window / RATE_WINDOW_S,
             num_lost=num_lost,
+            cached_tokens_device=int(self.totals["cached_tokens_device"]),
+            cached_tokens_host=int(self.totals["cached_tokens_host"]),
         )
 
     def _add_to_second(self, second: int, count: float) -> None:

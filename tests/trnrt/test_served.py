@@ -45,6 +45,20 @@ def test_parsers_can_be_turned_off() -> None:
     assert (settings.reasoning_parser, settings.tool_call_parser) == (None, None)
 
 
+@pytest.mark.parametrize(("told_to", "has_priorities", "refuses"), [(1, 0, True), (1, 1, False), (0, 0, False)])
+def test_a_priority_is_refused_where_there_are_none_and_the_flag_says_so(
+    told_to: int, has_priorities: int, refuses: bool
+) -> None:
+    flags = {"abort_on_priority_when_disabled": bool(told_to), "enable_priority_scheduling": bool(has_priorities)}
+
+    assert read_served_model(Config(**flags)).settings.refuses_priority is refuses
+
+
+def test_the_longest_wait_in_the_queue_is_the_flags() -> None:
+    assert read_served_model(Config(queue_timeout=2.5)).settings.queue_timeout_s == 2.5
+    assert read_served_model(Config()).settings.queue_timeout_s is None
+
+
 def test_openai_sampling_defaults_replace_the_models() -> None:
     sampling = read_served_model(Config(sampling_defaults="openai")).settings.default_sampling
 

@@ -100,16 +100,18 @@ class Tally:
 
     def total(self) -> Usage:
         """Return the sums; an ask's cached tokens are those of its first choice, as its prompt is counted once."""
+        firsts = [self._first(ask) for ask in self.prompt_tokens]
         return Usage(
             prompt_tokens=sum(self.prompt_tokens.values()),
             completion_tokens=sum(usage.completion_tokens for usage in self.latest.values()),
-            cached_tokens=sum(self._cached(ask) for ask in self.prompt_tokens),
+            cached_tokens=sum(usage.cached_tokens for usage in firsts),
             reasoning_tokens=sum(usage.reasoning_tokens for usage in self.latest.values()),
+            cached_host_tokens=sum(usage.cached_host_tokens for usage in firsts),
+            num_retractions=sum(usage.num_retractions for usage in self.latest.values()),
         )
 
-    def _cached(self, ask_index: int) -> int:
-        first = min(choice for ask, choice in self.latest if ask == ask_index)
-        return min(self.latest[ask_index, first].cached_tokens, self.prompt_tokens[ask_index])
+    def _first(self, ask_index: int) -> Usage:
+        return self.latest[ask_index, min(choice for ask, choice in self.latest if ask == ask_index)]
 
 
 def tally(collected: Iterable[Collected]) -> Usage:
@@ -119,6 +121,13 @@ def tally(collected: Iterable[Collected]) -> Usage:
         for event in one.events:
             counts.add(ask_index, len(one.prompt.token_ids), event)
     return counts.total()
+
+
+def cached_details(usage: Usage) -> dict[str, int] | None:
+    """Return how many cached tokens were on the device and how many came from host memory; None for no cached ones."""
+    if not usage.cached_tokens:
+        return None
+    return {"device": usage.cached_tokens - usage.cached_host_tokens, "host": usage.cached_host_tokens}
 
 
 def finite(logprob: float) -> float:

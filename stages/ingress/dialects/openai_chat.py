@@ -24,6 +24,7 @@ from stages.ingress.dialects.openai_common import (
 from stages.ingress.dialects.openai_messages import read_messages
 from stages.ingress.dialects.openai_thinking import read_template
 from stages.ingress.dialects.openai_tools import check_tool_choice, read_tools
+from stages.ingress.dialects.placement import place
 from stages.messages import Ask, Chat, TextForm, Tool
 from stages.settings import ModelSettings
 
@@ -89,8 +90,8 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
         stream=body.stream,
         logprobs=body.logprobs,
         num_top_logprobs=_num_top(body),
-        priority=body.priority,
     )
+    (ask,) = place((ask,), body, call)
     encoder = ChatEncoder(
         top,
         ask,
@@ -99,6 +100,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
         show_reasoning=body.include_reasoning,
         max_calls=None if body.parallel_tool_calls else 1,
         nonce=f"{call.request_id} {call.created_s}",
+        with_cache_details=body.return_cached_tokens_details,
     )
     return Parsed((ask,), body.stream, encoder)
 

@@ -12,13 +12,15 @@ from attrs import define, field
 
 from stages.ingress.dialect import Collected
 from stages.ingress.dialects.choices import Calls, Choice, Tally, finite, fold, tally, token_text
-from stages.ingress.dialects.common import DONE, WEIGHT_VERSION, frame
+from stages.ingress.dialects.common import WEIGHT_VERSION, frame
 from stages.ingress.dialects.openai_common import (
     Head,
     StreamOptions,
     call_id,
     error_frames,
+    last_frames,
     raise_refusal,
+    sglext_json,
     stop_reason,
     usage_json,
 )
@@ -52,6 +54,7 @@ class ChatEncoder:
     show_reasoning: bool
     max_calls: int | None
     nonce: str
+    with_cache_details: bool = False
     counts: Tally = field(factory=Tally)
     streamed: list[_Streamed] = field(init=False)
 
@@ -73,10 +76,8 @@ class ChatEncoder:
         return [self._chunk(event.choice, delta, self._logprobs(choice)) for delta in self._deltas(choice, event)]
 
     def finish(self) -> list[bytes]:
-        """Return the usage chunk if asked for, and [DONE]."""
-        if not self.options.include_usage:
-            return [DONE]
-        return [frame({**self.top.chunk(CHUNK, []), "usage": usage_json(self.counts.total())}), DONE]
+        """Return the chunks of cache details and of usage if asked for, and [DONE]."""
+        return last_frames(self.top, CHUNK, self.counts.total(), self.options, with_details=self.with_cache_details)
 
     def failed(self, error: Exception) -> list[bytes]:
         """Return the error frame and [DONE]."""
@@ -88,10 +89,11 @@ class ChatEncoder:
         for choice in choices:
             raise_refusal(_finish(choice.finish))
         answer = self.top.chunk("chat.completion", [self._choice(i, choice) for i, choice in enumerate(choices)])
-        answer["usage"] = usage_json(tally(collected))
+        usage = tally(collected)
+        answer["usage"] = usage_json(usage)
         answer["system_fingerprint"] = None
         answer["metadata"] = {"weight_version": WEIGHT_VERSION}
-        return HTTPStatus.OK, answer
+        return HTTPStatus.OK, {**answer, **sglext_json(usage)} if self.with_cache_details else answer
 
     # -- a stream -----------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, NotFound, Unavailable
 from stages.ingress.dialect import Call
+from stages.ingress.dialects.choices import cached_details
 from stages.ingress.dialects.common import (
     DONE,
     MAX_CHOICES,
@@ -22,6 +23,7 @@ from stages.ingress.dialects.common import (
     make_sampling,
 )
 from stages.ingress.dialects.fields import FieldError, read
+from stages.ingress.dialects.placement import PlacementFields
 from stages.ingress.error_bodies import openai_error
 from stages.messages import Finish, Limits, Sampling, Usage
 from stages.settings import ModelSettings
@@ -38,7 +40,7 @@ class StreamOptions:
 
 
 @frozen(kw_only=True)
-class CommonBody:
+class CommonBody(PlacementFields):
     """Fields of /v1/chat/completions and /v1/completions alike, OpenAI's own first, then vLLM's and SGLang's."""
 
     model: str = ""
@@ -61,10 +63,8 @@ class CommonBody:
     skip_special_tokens: bool = True
     no_stop_trim: bool = False
     include_stop_str_in_output: bool = False
-    priority: int | None = None
     request_id: str | None = None
-    cache_salt: str | list[str] | None = None
-    extra_key: str | list[str] | None = None
+    return_cached_tokens_details: bool = False
 
     def keep_stop(self) -> bool:
         """Say whether a matched stop string stays in the text, under either of its names."""
@@ -87,7 +87,6 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "return_prompt_text": (False,),
     "return_prompt_token_ids": (False,),
     "return_meta_info": (False,),
-    "return_cached_tokens_details": (False,),
     "return_spec_tokens_details": (False,),
     "return_hidden_states": (False,),
     "return_routed_experts": (False,),
@@ -110,7 +109,6 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
             "prompt_logprobs",
             "truncate_prompt_tokens",
             "repetition_detection",
-            "session_params",
         ),
         (),
     ),
@@ -247,6 +245,19 @@ def usage_json(usage: Usage) -> dict[str, object]:
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "reasoning_tokens": usage.reasoning_tokens,
     }
+
+
+def sglext_json(usage: Usage) -> dict[str, object]:
+    """Return SGLang's extras of an answer, for return_cached_tokens_details."""
+    return {"sglext": {"cached_tokens_details": cached_details(usage)}}
+
+
+def last_frames(head: Head, kind: str, usage: Usage, options: StreamOptions, *, with_details: bool) -> list[bytes]:
+    """Return the frames after the last choice's end: SGLang's extras and usage if asked for, and [DONE]."""
+    extras = [{**head.chunk(kind, []), **sglext_json(usage)}] if with_details else []
+    if options.include_usage:
+        extras.append({**head.chunk(kind, []), "usage": usage_json(usage)})
+    return [*map(frame, extras), DONE]
 
 
 def raise_refusal(finish: Finish) -> None:

@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 
 from stages.ingress.dialect import Call, Collected, Dialect, Parsed, Route
 from stages.ingress.dialects.choices import Tally, finite, fold, tally, token_text
-from stages.ingress.dialects.common import DONE, MAX_PROMPTS, MAX_TOP_LOGPROBS, WEIGHT_VERSION, frame
+from stages.ingress.dialects.common import MAX_PROMPTS, MAX_TOP_LOGPROBS, WEIGHT_VERSION, frame
 from stages.ingress.dialects.openai_common import (
     CommonBody,
     Head,
@@ -25,14 +25,17 @@ from stages.ingress.dialects.openai_common import (
     error_json,
     head,
     invalid,
+    last_frames,
     raise_refusal,
     read_body,
     read_limits,
     read_sampling,
     refuse_unserved,
+    sglext_json,
     stop_reason,
     usage_json,
 )
+from stages.ingress.dialects.placement import place
 from stages.messages import Ask, Ended, Event, Finish, Prompt, Sampling, TextForm, TokenLogprob
 from stages.settings import ModelSettings
 
@@ -80,11 +83,12 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
             stream=body.stream,
             logprobs=body.logprobs is not None,
             num_top_logprobs=_num_top(body),
-            priority=body.priority,
         )
         for index, (prompt, request_id) in enumerate(zip(prompts, ids, strict=True))
     )
-    return Parsed(asks, body.stream, CompletionEncoder(top, asks, model, options, body.echo))
+    asks = place(asks, body, call)
+    encoder = CompletionEncoder(top, asks, model, options, body.echo, body.return_cached_tokens_details)
+    return Parsed(asks, body.stream, encoder)
 
 
 def _prompts(body: CompletionBody, vocab_size: int) -> list[str | tuple[int, ...]]:
@@ -187,6 +191,7 @@ class CompletionEncoder:
     model: ModelSettings
     options: StreamOptions
     echo: bool
+    with_cache_details: bool = False
     counts: Tally = field(factory=Tally)
     streamed: dict[int, _Streamed] = field(factory=dict)
 
@@ -213,10 +218,8 @@ class CompletionEncoder:
         return [self._chunk(index, event.text, self._logprobs(choice))] if event.text else []
 
     def finish(self) -> list[bytes]:
-        """Return the usage chunk if asked for, and [DONE]."""
-        if not self.options.include_usage:
-            return [DONE]
-        return [frame({**self.top.chunk(KIND, []), "usage": usage_json(self.counts.total())}), DONE]
+        """Return the chunks of cache details and of usage if asked for, and [DONE]."""
+        return last_frames(self.top, KIND, self.counts.total(), self.options, with_details=self.with_cache_details)
 
     def failed(self, error: Exception) -> list[bytes]:
         """Return the error frame and [DONE]."""
@@ -234,10 +237,11 @@ class CompletionEncoder:
                 text = "".join([str(ask.prompt) if self.echo else "", *choice.text])
                 entries.append(_entry(len(entries), text, logprobs, self._end(choice.finish)))
         answer = self.top.chunk(KIND, entries)
-        answer["usage"] = usage_json(tally(collected))
+        usage = tally(collected)
+        answer["usage"] = usage_json(usage)
         answer["system_fingerprint"] = None
         answer["metadata"] = {"weight_version": WEIGHT_VERSION}
-        return HTTPStatus.OK, answer
+        return HTTPStatus.OK, {**answer, **sglext_json(usage)} if self.with_cache_details else answer
 
     def _index(self, ask_index: int, choice: int) -> int:
         return ask_index * self.asks[0].num_choices + choice

@@ -8,7 +8,7 @@ from attrs import define, field
 
 from stages.errors import EngineFailure, Unavailable
 from stages.ingress.dialect import Call, Collected
-from stages.ingress.dialects.choices import finite, token_text
+from stages.ingress.dialects.choices import cached_details, finite, token_text
 from stages.ingress.dialects.common import DONE, WEIGHT_VERSION, derived_id, frame
 from stages.ingress.error_bodies import message_of
 from stages.messages import Ask, Ended, Event, Finish, Prompt, TokenLogprob, Usage
@@ -126,9 +126,9 @@ class GenerateEncoder:
             "completion_tokens": usage.completion_tokens,
             "cached_tokens": usage.cached_tokens,
             "reasoning_tokens": usage.reasoning_tokens,
-            "cached_tokens_details": {"device": usage.cached_tokens, "host": 0} if usage.cached_tokens else None,
+            "cached_tokens_details": cached_details(usage),
             "weight_version": WEIGHT_VERSION,
-            "num_retractions": 0,
+            "num_retractions": usage.num_retractions,
             "dp_rank": None,
         }
         if ask.logprobs:

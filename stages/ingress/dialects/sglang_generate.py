@@ -15,6 +15,7 @@ from stages.errors import InvalidRequest, RequestError
 from stages.ingress.dialect import Call, Dialect, Parsed, Route
 from stages.ingress.dialects.common import MAX_PROMPTS, MAX_REQUEST_ID_CHARACTERS, MAX_TOP_LOGPROBS, derived_id
 from stages.ingress.dialects.fields import FieldError, Unsigned, read
+from stages.ingress.dialects.placement import PlacementFields, place
 from stages.ingress.dialects.sglang_answer import GenerateEncoder, RefusedStream
 from stages.ingress.dialects.sglang_sampling import (
     ContractError,
@@ -33,8 +34,6 @@ T = TypeVar("T")
 # Fields that change the answer and are not served; any value but these asks for them.
 NOT_SERVED = (
     "token_ids_logprob",
-    "session_id",
-    "session_params",
     "custom_logit_processor",
     "return_hidden_states",
     "return_sampling_mask",
@@ -54,7 +53,7 @@ _NOTHING: tuple[object, ...] = (None, False, "", [], {})
 
 
 @frozen(kw_only=True)
-class GenerateBody:
+class GenerateBody(PlacementFields):
     """The body of /generate."""
 
     text: str | list[str] | None = None
@@ -66,11 +65,8 @@ class GenerateBody:
     top_logprobs_num: Unsigned | list[Unsigned] | None = None
     return_text_in_logprobs: bool = False
     stream: bool = False
-    priority: int | None = None
     return_prompt_token_ids: bool = False
     max_thinking_tokens: int | None = None
-    extra_key: str | list[str] | None = None
-    cache_salt: str | list[str] | None = None
 
 
 def parse(call: Call, model: ModelSettings) -> Parsed:
@@ -121,10 +117,10 @@ def _parse(call: Call, body: GenerateBody, params: WireSampling | list[WireSampl
             stream=body.stream,
             logprobs=logprobs[index] is not None,
             num_top_logprobs=logprobs[index] or 0,
-            priority=body.priority,
         )
         for index, (prompt, wire) in enumerate(zip(prompts, samplings, strict=True))
     )
+    asks = place(asks, body, call)
     encoder = GenerateEncoder(
         call,
         asks,
@@ -194,7 +190,7 @@ def _check_lists(body: GenerateBody, num_samples: int, size: int | None) -> None
     for name in ("return_logprob", "logprob_start_len", "top_logprobs_num"):
         if num_samples > 1 and isinstance(getattr(body, name), list):
             raise InvalidRequest(f"Cannot use list {name} with parallel_sample_num > 1", name)
-    for name in ("extra_key", "cache_salt"):  # no prefix cache yet, so no namespaces of it to keep apart
+    for name in ("extra_key", "cache_salt"):
         if isinstance(getattr(body, name), list):
             _spread(name, getattr(body, name), size)
 

@@ -10,12 +10,16 @@ import trio.testing
 from attrs import define, frozen
 
 from stages.ingress.app import App, create_app
+from stages.ingress.dialect import Dialect
 from stages.ingress.info import Info, Readiness
 from stages.ingress.respond import Serving
 from stages.ingress.server import serve_http
 from stages.messages import Load
-from stages.settings import IngressSettings
+from stages.settings import IngressSettings, ModelSettings
 from tests.fakes import FAKE_MODEL, LAX_TEXT_DIALECT, TEXT_DIALECT, FakeEngine, Script, fake_services
+
+# 2 of 8 pages in use.
+LOAD = Load(3, 4, 50, 2, 8, 3, 32, 64)
 
 
 @define(eq=False)
@@ -28,19 +32,24 @@ class Running:
     shutdown: trio.Event
     stopped: trio.Event
     readiness: Readiness = "ready"
+    load: Load = LOAD
 
 
 @asynccontextmanager
 async def running(
-    script: Script, extend: Callable[[App], None] | None = None, **settings: Any
+    script: Script,
+    extend: Callable[[App], None] | None = None,
+    dialects: Sequence[Dialect] = (TEXT_DIALECT, LAX_TEXT_DIALECT),
+    model: ModelSettings = FAKE_MODEL,
+    **settings: Any,
 ) -> AsyncIterator[Running]:
-    """Serve the text dialects for the block on a free port; the server is told to stop after it."""
+    """Serve the dialects for the block on a free port; the server is told to stop after it."""
     defaults: dict[str, Any] = {"port": 0, "drain_timeout_s": 0.2}
     ingress = IngressSettings(**{**defaults, **settings})
-    async with fake_services(script) as fakes, trio.open_nursery() as nursery:
+    async with fake_services(script, model=model) as fakes, trio.open_nursery() as nursery:
         state: list[Running] = []
         serving = Serving(fakes.services, ingress)
-        app = create_app([TEXT_DIALECT, LAX_TEXT_DIALECT], serving, fake_info(lambda: state[0].readiness))
+        app = create_app(dialects, serving, fake_info(lambda: state[0].readiness, lambda: state[0].load))
         if extend is not None:
             extend(app)
         shutdown, stopped = trio.Event(), trio.Event()
@@ -60,18 +69,19 @@ async def running(
             shutdown.set()
 
 
-def fake_info(readiness: Callable[[], Readiness]) -> Info:
-    """Facts of a server with 2 of 8 pages in use."""
+def fake_info(readiness: Callable[[], Readiness], load: Callable[[], Load] = lambda: LOAD) -> Info:
+    """Facts of a server that stands where `load` says."""
     return Info(
         model=FAKE_MODEL,
         tokenizer_path="/models/fake",
         version="0.1.0",
         started_s=1_700_000_000,
         readiness=readiness,
-        load=lambda: Load(3, 4, 50, 2, 8, 3, 32, 64),
+        load=load,
         server_args=lambda: {"port": 30000, "schedule_policy": "fcfs"},
         max_running_requests=32,
         gen_throughput=lambda: 12.345,
+        cache_hit_rate=lambda: 0.123456,
     )
 
 

@@ -1,8 +1,9 @@
 import pytest
+from attrs import evolve
 
 from stages.errors import InvalidRequest, NotFound
 from stages.ingress import info as facts
-from tests.stages.ingress.http import fake_info
+from tests.stages.ingress.http import LOAD, fake_info
 
 INFO = fake_info(lambda: "ready")
 
@@ -34,6 +35,30 @@ def test_loads_hold_the_core_always_and_other_sections_on_demand() -> None:
     (core,) = facts.loads(INFO, 0.0, "core")["loads"]  # type: ignore[misc]
     assert {"memory", "queues", "disaggregation"} & set(core) == set()
     assert (core["num_used_tokens"], core["max_total_num_tokens"], core["token_usage"]) == (128, 512, 0.25)
+
+
+def test_what_only_the_cache_holds_counts_as_free() -> None:
+    info = evolve(INFO, load=lambda: evolve(LOAD, used_pages=6, evictable_pages=5))
+    (core,) = facts.loads(info, 0.0, "core")["loads"]  # type: ignore[misc]
+    assert (core["num_used_tokens"], core["num_total_tokens"], core["token_usage"]) == (64, 64 + 50, 0.125)
+    assert facts.get_load(info)[0]["num_tokens"] == 64 + 50
+
+
+def test_the_hit_rate_is_told_to_four_places() -> None:
+    (core,) = facts.loads(INFO, 0.0, "core")["loads"]  # type: ignore[misc]
+    (state,) = facts.server_info(INFO)["internal_states"]  # type: ignore[misc]
+    assert core["cache_hit_rate"] == state["cache_hit_rate"] == 0.1235
+
+
+@pytest.mark.parametrize(("is_paused", "num_paused"), [(True, 3), (False, 0)])
+def test_retracted_and_paused_requests_are_told(is_paused: bool, num_paused: int) -> None:
+    info = evolve(INFO, load=lambda: evolve(LOAD, retracted=2, is_paused=is_paused))
+    (load,) = facts.loads(info, 0.0)["loads"]  # type: ignore[misc]
+    assert load["queues"] == {
+        "waiting": 4, "grammar": 0, "paused": num_paused, "retracted": 2, "prealloc_ready": 0,
+    }  # fmt: skip
+    (state,) = facts.server_info(info)["internal_states"]  # type: ignore[misc]
+    assert (state["num_retracted_reqs"], state["is_paused"]) == (2, is_paused)
 
 
 def test_loads_tell_the_time_in_iso_form_and_only_of_ranks_that_exist() -> None:

@@ -237,8 +237,7 @@ def test_values_that_ask_for_nothing_pass() -> None:
     }  # fmt: skip
     ignored = {
         "user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "prediction": {"type": "content"},
-        "verbosity": "low", "prompt_cache_key": "k", "safety_identifier": "s", "surprise": [1], "cache_salt": "s",
-        "session_id": "s",
+        "verbosity": "low", "safety_identifier": "s", "surprise": [1], "return_cached_tokens_details": False,
     }  # fmt: skip
     assert ask_of(**harmless, **ignored) == ask_of()
 

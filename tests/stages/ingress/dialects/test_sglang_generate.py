@@ -243,7 +243,7 @@ def test_an_unknown_sampling_key_is_refused_with_the_list_of_known_ones(name: st
 
 
 def test_unknown_keys_of_the_body_are_ignored() -> None:
-    assert asks_of(frobnicate=1, log_metrics=True, routing_key="k", conversation_id="c") == asks_of()
+    assert asks_of(frobnicate=1, log_metrics=True, custom_labels={"a": "b"}) == asks_of()
 
 
 UNSERVED_PARAMS = {
@@ -263,7 +263,7 @@ def test_a_sampling_param_that_is_not_served_is_refused_by_name(name: str) -> No
 
 
 UNSERVED = {
-    "token_ids_logprob": [1], "session_id": "s", "session_params": {"id": "s"}, "custom_logit_processor": "x",
+    "token_ids_logprob": [1], "custom_logit_processor": "x",
     "return_hidden_states": "last", "return_sampling_mask": True, "sampling_logprobs_mode": "x",
     "return_flat_raw_logprobs": True, "return_routed_experts": True, "watermark": {"k": 1}, "lora_path": "x",
     "image_data": ["x"], "audio_data": ["x"], "video_data": ["x"], "input_embeds": [[0.5]], "bootstrap_host": "x",

@@ -1,0 +1,110 @@
+"""The generation routes over real sockets, both modes: refusals, deadlines, aborts, and what the engine gets."""
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import orjson
+import pytest
+from attrs import evolve, frozen
+
+from stages.ingress.dialects import find_dialects
+from tests.fakes import FAKE_MODEL, Script, counting, silent
+from tests.stages.ingress.http import Running, ask, connected, eventually, running
+
+PRIORITY_REFUSED = "Using priority is disabled for this server. Please send a new request without a priority."
+DEADLINE = "Request running timeout reached."
+
+
+@frozen
+class Api:
+    """A route, a body for it, and where its errors and ends stand."""
+
+    path: str
+    body: dict[str, Any]
+
+    def message(self, error: Any) -> str:
+        """Return the text of an error body or frame."""
+        return str((error if "message" in error else error["error"])["message"])
+
+    def finish(self, answer: Any) -> str:
+        """Return how the only choice of an answer or chunk ended."""
+        if self.path == "/generate":
+            return str(answer["meta_info"]["finish_reason"]["type"])
+        return str(answer["choices"][0]["finish_reason"])
+
+
+APIS = [
+    Api("/generate", {"text": "hi"}),
+    Api("/v1/completions", {"prompt": "hi"}),
+    Api("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+]
+on_every_route = pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
+in_both_modes = pytest.mark.parametrize("stream", [False, True])
+
+
+def serving(script: Script, **model: Any) -> AbstractAsyncContextManager[Running]:
+    return running(script, dialects=find_dialects(), model=evolve(FAKE_MODEL, **model))
+
+
+def frames_of(body: bytes) -> list[Any]:
+    *frames, done = [part.removeprefix(b"data: ") for part in body.split(b"\n\n")[:-1]]
+    assert done == b"[DONE]"
+    return [orjson.loads(frame) for frame in frames]
+
+
+@on_every_route
+@in_both_modes
+async def test_a_priority_is_a_503_where_there_are_none_and_the_server_says_so(api: Api, stream: bool) -> None:
+    async with serving(counting(1, 0), refuses_priority=True) as server:
+        refused = await ask(server.port, api.path, {**api.body, "stream": stream, "priority": 0})
+        assert (refused.status, api.message(refused.json)) == (503, PRIORITY_REFUSED)
+        assert ("retry-after" in refused.headers, refused.headers["x-should-retry"]) == (False, "false")
+        assert (await ask(server.port, api.path, {**api.body, "stream": stream})).status == 200
+        assert len(server.engine.submits) == 1
+
+
+async def test_generate_refuses_a_priority_in_sglangs_flat_shape() -> None:
+    async with serving(silent, refuses_priority=True) as server:
+        refused = await ask(server.port, "/generate", {"text": "hi", "priority": 1})
+        assert refused.json == {
+            "object": "error", "message": PRIORITY_REFUSED, "type": "503", "param": None, "code": 503,
+        }  # fmt: skip
+
+
+@on_every_route
+async def test_a_deadline_is_a_503_in_sglangs_words(api: Api) -> None:
+    async with serving(silent) as server:
+        late = await ask(server.port, api.path, {**api.body, "request_timeout": 0.05})
+        assert (late.status, api.message(late.json)) == (503, DEADLINE)
+        await eventually(lambda: not server.engine.running)
+
+
+@on_every_route
+async def test_a_deadline_in_a_stream_is_its_last_frame(api: Api) -> None:
+    async with serving(silent) as server:
+        late = await ask(server.port, api.path, {**api.body, "request_timeout": 0.05, "stream": True})
+        assert (late.status, api.message(frames_of(late.body)[-1])) == (200, DEADLINE)
+        await eventually(lambda: not server.engine.running)
+
+
+@on_every_route
+@in_both_modes
+async def test_an_aborted_request_is_a_200_that_ends_in_abort(api: Api, stream: bool) -> None:
+    async with serving(silent) as server, connected(server.port) as client:
+        await client.post(api.path, {**api.body, "stream": stream, "rid": "mine"})
+        await eventually(lambda: len(server.engine.running) == 1)
+        assert (await ask(server.port, "/abort_request", {"rid": "mine"})).status == 200
+        reply = await client.reply()
+        answer = frames_of(reply.body)[-1] if stream else reply.json
+        assert (reply.status, api.finish(answer)) == (200, "abort")
+
+
+@on_every_route
+@in_both_modes
+async def test_the_engine_gets_the_place_a_body_and_its_headers_ask_for(api: Api, stream: bool) -> None:
+    body = {**api.body, "stream": stream, "priority": 7, "session_id": "s", "cache_salt": "a", "extra_key": "b"}
+    async with serving(counting(1, 0)) as server:
+        assert (await ask(server.port, api.path, body, ["X-SMG-Routing-Key: k"])).status == 200
+        (submit,) = server.engine.submits
+        assert (submit.priority, submit.session, submit.routing_key) == (7, "s", "k")
+        assert submit.namespace == "1:ab"

@@ -1,0 +1,98 @@
+"""One request from ask to answer: what its submits carry, and what is refused before there are any."""
+
+import math
+from typing import Any
+
+import pytest
+import trio
+from attrs import evolve
+
+from stages.errors import InvalidRequest, PriorityRefused
+from stages.messages import Ask, Ended
+from stages.request import admitted
+from tests.fakes import FAKE_MODEL, counting, fake_services, silent
+
+REFUSES = evolve(FAKE_MODEL, refuses_priority=True)
+
+
+async def test_every_choice_carries_the_asks_place_in_queue_and_cache(autojump_clock: Any) -> None:
+    ask = Ask("a", "hi", num_choices=2, priority=-3, namespace="n", session="s", routing_key="k")
+    async with fake_services(silent) as fakes, admitted(ask, fakes.services):
+        for submit in fakes.engine.submits:
+            assert (submit.priority, submit.namespace, submit.session, submit.routing_key) == (-3, "n", "s", "k")
+        assert len(fakes.engine.submits) == 2
+
+
+@pytest.mark.parametrize(("timeout_s", "waits_s"), [(None, math.inf), (4.0, 4.0)])
+async def test_a_request_waits_for_its_admission_as_long_as_the_server_says(
+    timeout_s: float | None, waits_s: float, autojump_clock: Any
+) -> None:
+    model = evolve(FAKE_MODEL, queue_timeout_s=timeout_s)
+    async with fake_services(silent, model=model, render_s=1.0) as fakes:
+        start_s = trio.current_time()
+        async with admitted(Ask("a", "hi"), fakes.services):
+            # The wait begins in the queue, not while the prompt is made.
+            assert fakes.engine.submits[0].wait_until_s == start_s + 1.0 + waits_s
+
+
+@pytest.mark.parametrize("priority", [0, -1, 5])
+async def test_a_priority_is_refused_before_anything_is_done_where_the_server_says_so(
+    priority: int, autojump_clock: Any
+) -> None:
+    async with fake_services(silent, model=REFUSES, render_s=1.0) as fakes:
+        start_s = trio.current_time()
+        with pytest.raises(PriorityRefused, match="Using priority is disabled for this server"):
+            async with admitted(Ask("a", "hi", priority=priority), fakes.services):
+                pass
+        assert (trio.current_time(), fakes.engine.submits) == (start_s, [])
+
+
+async def test_a_request_without_a_priority_is_served_where_priorities_are_refused(autojump_clock: Any) -> None:
+    async with fake_services(silent, model=REFUSES) as fakes, admitted(Ask("a", "hi"), fakes.services):
+        assert len(fakes.engine.submits) == 1
+
+
+@pytest.mark.parametrize("prefix", ["slow", "slo", None])
+async def test_an_abort_while_the_prompt_is_made_ends_every_choice_unsubmitted(
+    prefix: str | None, autojump_clock: Any
+) -> None:
+    async with fake_services(silent, render_s=1.0) as fakes, trio.open_nursery() as nursery:
+        ended: list[Any] = []
+
+        async def run() -> None:
+            async with admitted(Ask("slow", "hi", num_choices=2), fakes.services) as answer:
+                ended.extend([await answer.events.receive() for _ in range(2)])
+
+        nursery.start_soon(run)
+        await trio.sleep(0.5)
+        fakes.services.abort_all() if prefix is None else fakes.services.abort(prefix)
+        await trio.sleep(1.0)
+        assert [(type(event), event.choice) for event in ended] == [(Ended, 0), (Ended, 1)]
+        assert {(event.finish.kind, event.finish.message) for event in ended} == {("abort", "Abort in waiting queue")}
+        assert fakes.engine.submits == []
+
+
+@pytest.mark.parametrize("prompt", ["hi", "unrenderable"])
+async def test_nothing_is_kept_of_a_prompt_that_was_made_or_refused(prompt: str, autojump_clock: Any) -> None:
+    async with fake_services(counting(1)) as fakes:
+        try:
+            async with admitted(Ask("a", prompt), fakes.services):
+                assert fakes.services.rendering == {}
+        except InvalidRequest:
+            pass
+        assert fakes.services.rendering == {}
+
+
+async def test_an_abort_of_others_leaves_a_prompt_being_made_alone(autojump_clock: Any) -> None:
+    async with fake_services(silent, render_s=1.0) as fakes, trio.open_nursery() as nursery:
+
+        async def run() -> None:
+            async with admitted(Ask("slow", "hi"), fakes.services):
+                await trio.sleep_forever()
+
+        nursery.start_soon(run)
+        await trio.sleep(0.5)
+        fakes.services.abort("slower")
+        await trio.sleep(1.0)
+        assert len(fakes.engine.submits) == 1
+        nursery.cancel_scope.cancel()
