@@ -6,9 +6,10 @@ import numpy as np
 from attrs import define, field
 
 from graphs.keys import GraphKey
-from graphs.step import Capacity, StepInput, StepOutput
+from graphs.step import Capacity, StepInput, StepOutput, Transfer
 
 StepSeconds = Callable[[GraphKey], float]
+TransferSeconds = Callable[[int, int], float]
 Script = Callable[[int, int], int]
 
 
@@ -16,15 +17,18 @@ Script = Callable[[int, int], int]
 class SimDevice:
     """Answers `script(slot, position)` for each real row and reports `seconds(key)` as the step's time.
 
-    Nothing here sleeps: whoever awaits the step does, on its own clock. logprobs are 0; the best ids are the token's
-    own and the ones after it.
+    A transfer takes `transfer_seconds(num_pages, num_slots)`; the copies of a step take no time of their own. Nothing
+    here sleeps: whoever awaits the step does, on its own clock. logprobs are 0; the best ids are the token's own and
+    the ones after it.
     """
 
     capacity: Capacity
     seconds: StepSeconds
     script: Script
+    transfer_seconds: TransferSeconds = lambda num_pages, num_slots: 0.0
     busy_s: float = field(default=0.0, init=False)
     num_steps: int = field(default=0, init=False)
+    num_transfers: int = field(default=0, init=False)
 
     def run(self, step: StepInput) -> StepOutput:
         """Return scripted ids and the step's time."""
@@ -45,9 +49,21 @@ class SimDevice:
             device_s=device_s,
         )
 
+    def transfer(self, transfer: Transfer) -> float:
+        """Return the transfer's time."""
+        self.num_transfers += 1
+        return self.transfer_seconds(len(transfer.pages), len(transfer.slots))
+
     def describe(self) -> dict[str, object]:
         """Return facts for logs."""
-        return {"device": "sim", "steps": self.num_steps, "busy_s": self.busy_s, "graphs_ready": 0, "graphs_total": 0}
+        return {
+            "device": "sim",
+            "steps": self.num_steps,
+            "busy_s": self.busy_s,
+            "transfers": self.num_transfers,
+            "graphs_ready": 0,
+            "graphs_total": 0,
+        }
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""
@@ -64,3 +80,8 @@ def linear_seconds(
         return per_step_s + key.batch * key.tokens * per_prefill_token_s
 
     return seconds
+
+
+def bandwidth_seconds(page_bytes: int, slot_bytes: int, bytes_per_s: float) -> TransferSeconds:
+    """Return a model of transfer time: the bytes of its pages and slots at one speed."""
+    return lambda num_pages, num_slots: (num_pages * page_bytes + num_slots * slot_bytes) / bytes_per_s

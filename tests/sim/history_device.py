@@ -1,15 +1,19 @@
 """A device without arithmetic whose next token depends on every token it ever stored for a row.
 
 It keeps what a real one keeps: tokens in pages, a running state and the newest token in slots. A lost, repeated or
-stale token, a page with two owners or a slot mixed up gives another continuation or trips an assertion.
+stale token, a page that two rows write, a slot mixed up, a copy of nothing or in the way of a row gives another
+continuation or trips an assertion. With a clock it also sees a transfer and a step that get in each other's way.
 """
 
+from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 
 import numpy as np
 from attrs import define, field
 
-from graphs.step import NULL_PAGE, NULL_SLOT, Capacity, DeviceLost, StepInput, StepOutput
+from graphs.step import NULL_PAGE, NULL_SLOT, Capacity, Copies, DeviceLost, Ints, StepInput, StepOutput, Transfer
+from tests.sim.traffic import Traffic, written_pages
 
 _PRIME = 1_000_003
 _MASK = (1 << 61) - 1
@@ -42,44 +46,120 @@ def one_second(_: StepInput) -> float:
     return 1.0
 
 
+def no_time(_: Transfer) -> float:
+    return 0.0
+
+
+@define(eq=False)
+class Store:
+    """Pages of tokens, -1 where none was written, and slots: what each has read and, after a step, its newest token."""
+
+    pages: Ints
+    states: dict[int, tuple[int, int]] = field(factory=dict)
+    newest: dict[int, int] = field(factory=dict)
+
+    @classmethod
+    def of(cls, num_pages: int, page_size_tokens: int) -> "Store":
+        return cls(np.full((num_pages, page_size_tokens), -1, np.int64))
+
+    def copy_page(self, page: int, into: "Store", to: int) -> None:
+        assert page != NULL_PAGE, "a copy from the null page"
+        assert to != NULL_PAGE, "a copy to the null page"
+        assert (self.pages[page] >= 0).any(), f"page {page} holds nothing to copy"
+        into.pages[to] = self.pages[page]
+
+    def copy_slot(self, slot: int, into: "Store", to: int) -> None:
+        assert slot in self.states, f"slot {slot} holds nothing to copy"
+        into.keep(to, self.states[slot], self.newest.get(slot))
+
+    def keep(self, slot: int, state: tuple[int, int], newest: int | None) -> None:
+        assert slot != NULL_SLOT, "the null slot keeps nothing"
+        self.states[slot] = state
+        self.newest.pop(slot, None)
+        if newest is not None:
+            self.newest[slot] = newest
+
+
 @define(eq=False)
 class HistoryDevice:
-    """Implements graphs.step.Device; device_s of a step comes from `time_s`, step number lose_at_step loses it."""
+    """Implements graphs.step.Device; device_s of a step comes from `time_s`, step number lose_at_step loses it.
+
+    A transfer takes `transfer_s`, number lose_at_transfer loses the device. `clock` (trio.current_time, under a
+    SimRunner) lets it check which steps a transfer runs beside.
+    """
 
     capacity: Capacity
     time_s: Callable[[StepInput], float] = one_second
     lose_at_step: int | None = None
+    transfer_s: Callable[[Transfer], float] = no_time
+    lose_at_transfer: int | None = None
+    clock: Callable[[], float] | None = None
     steps: list[StepInput] = field(factory=list)
-    _pages: np.ndarray = field(init=False)
-    _states: dict[int, tuple[int, int]] = field(factory=dict)
-    _newest: dict[int, int] = field(factory=dict)
+    transfers: list[Transfer] = field(factory=list)
+    _store: Store = field(init=False)
+    _host: Store = field(init=False)
+    _traffic: Traffic = field(factory=Traffic)
 
     def __attrs_post_init__(self) -> None:
-        self._pages = np.full((self.capacity.num_pages, self.capacity.page_size_tokens), -1, np.int64)
+        size = self.capacity.page_size_tokens
+        self._store = Store.of(self.capacity.num_pages, size)
+        self._host = Store.of(self.capacity.num_host_pages, size)
 
     def run(self, step: StepInput) -> StepOutput:
         self.steps.append(step)
         if len(self.steps) == self.lose_at_step:
             raise DeviceLost("unplugged")
         self._check_shapes(step)
+        self._check_pages(step)
+        self._check_copies(step)
+        if self.clock is not None:
+            self._traffic.begin_step(step, self.capacity.page_size_tokens, self.clock(), self.time_s(step))
+        store = self._store
+        for source, target in step.copies.pages.tolist():
+            store.copy_page(source, store, target)
+        for source, target in step.copies.slots.tolist():
+            store.copy_slot(source, store, target)
         num_rows = step.key.batch
         token_ids = np.zeros(num_rows, np.int64)
         for row in range(num_rows):
             if step.num_valid[row]:
                 token_ids[row] = self._run_row(step, row)
+        for source, target in step.copies.saves.tolist():
+            store.copy_page(source, store, target)
         wants_best = step.key.variant.endswith("_logprobs")
         best = self.capacity.max_top_logprobs
-        top_ids = (token_ids[:, None] + np.arange(best)) % self.capacity.vocab_size
+        ranks = np.arange(best)
+        top_ids = (token_ids[:, None] + ranks) % self.capacity.vocab_size
         return StepOutput(
             token_ids=token_ids,
             logprobs=-token_ids.astype(np.float32),
             top_ids=top_ids if wants_best else None,
-            top_logprobs=-top_ids.astype(np.float32) if wants_best else None,
+            top_logprobs=-(token_ids[:, None] + ranks).astype(np.float32) if wants_best else None,
             device_s=self.time_s(step),
         )
 
+    def transfer(self, transfer: Transfer) -> float:
+        self.transfers.append(transfer)
+        if len(self.transfers) == self.lose_at_transfer:
+            raise DeviceLost("host memory unplugged")
+        seconds = self.transfer_s(transfer)
+        self._check_transfer(transfer)
+        if self.clock is not None:
+            self._traffic.begin_transfer(transfer, self.clock(), seconds)
+        for device, host in transfer.pages.tolist():
+            if transfer.to_host:
+                self._store.copy_page(device, self._host, host)
+            else:
+                self._host.copy_page(host, self._store, device)
+        for device, host in transfer.slots.tolist():
+            if transfer.to_host:
+                self._store.copy_slot(device, self._host, host)
+            else:
+                self._host.copy_slot(host, self._store, device)
+        return seconds
+
     def describe(self) -> dict[str, object]:
-        return {"device": "history"}
+        return {"device": "history", "graphs_ready": 0, "graphs_total": 0}
 
     def close(self) -> None:
         pass
@@ -88,27 +168,30 @@ class HistoryDevice:
         slot, start, num_valid = int(step.slots[row]), int(step.start[row]), int(step.num_valid[row])
         pages = step.page_table[row]
         size = self.capacity.page_size_tokens
-        state, num_read = self._states.get(slot, (0, 0)) if start else (0, 0)
+        store = self._store
+        state, num_read = store.states.get(slot, (0, 0)) if start else (0, 0)
         assert num_read == start, f"slot {slot} has read {num_read} tokens, the step begins at {start}"
         if step.key.family == "prefill":
             assert start % 4 == 0
             fresh = tuple(step.tokens[row, :num_valid].tolist())
         else:
             assert num_valid == 1
-            fresh = (self._newest[slot],)
+            fresh = (store.newest[slot],)
         for offset, token_id in enumerate(fresh):
             position = start + offset
             assert pages[position // size] != NULL_PAGE, f"position {position} has no page"
-            self._pages[pages[position // size], position % size] = token_id
+            store.pages[pages[position // size], position % size] = token_id
+        for _, num_tokens, target in (capture for capture in step.copies.captures.tolist() if capture[0] == row):
+            # It has no newest token: what goes on from it has a next token of its own, and so begins with a prefill.
+            store.keep(target, (_fold(state, fresh[:num_tokens]), start + num_tokens), None)
         end = start + num_valid
         state = _fold(state, fresh)
-        history = tuple(int(self._pages[pages[position // size], position % size]) for position in range(end))
+        history = tuple(int(store.pages[pages[position // size], position % size]) for position in range(end))
         assert _fold(0, history) == state, f"slot {slot}: what the pages hold is not what the state has read"
-        self._states[slot] = (state, end)
         # A greedy graph draws greedily whatever the row wants: sound only where the token is not used.
         is_greedy = step.key.variant.startswith("greedy") or step.sampling.temperature[row] == 0
         newest = _draw(state, end, self.capacity.vocab_size, 0 if is_greedy else int(step.sampling.seed[row]))
-        self._newest[slot] = newest
+        store.keep(slot, (state, end), newest)
         return newest
 
     def _check_shapes(self, step: StepInput) -> None:
@@ -132,5 +215,59 @@ class HistoryDevice:
         slots = step.slots[~padding].tolist()
         assert NULL_SLOT not in slots
         assert len(set(slots)) == len(slots), "a slot with two rows"
-        owned = [page for page in step.page_table.ravel().tolist() if page != NULL_PAGE]
-        assert len(set(owned)) == len(owned), "a page with two rows"
+
+    def _check_pages(self, step: StepInput) -> None:
+        """A page in two rows' tables lies whole below both rows' starts: a shared prefix, which no row writes."""
+        size = self.capacity.page_size_tokens
+        rows = [[page for page in table if page != NULL_PAGE] for table in step.page_table.tolist()]
+        for pages in rows:
+            assert len(set(pages)) == len(pages), "a page twice in one row"
+        shared = {page for page, count in Counter(chain(*rows)).items() if count > 1}
+        for row, table in enumerate(step.page_table.tolist()):
+            for index, page in enumerate(table):
+                assert page not in shared or (index + 1) * size <= step.start[row], f"page {page} with two rows"
+
+    def _check_copies(self, step: StepInput) -> None:
+        copies, capacity = step.copies, self.capacity
+        _check_pairs(copies, capacity)
+        written = written_pages(step, capacity.page_size_tokens)
+        tables = set(step.page_table.ravel().tolist())
+        assert written.isdisjoint(copies.pages[:, 0].tolist()), "a copy from a page that a row of the step writes"
+        assert tables >= set(copies.saves[:, 0].tolist()), "a save from a page of no row"
+        assert tables.isdisjoint(copies.saves[:, 1].tolist()), "a save to a page of a row"
+        targets = copies.captures[:, 2].tolist()
+        assert len(set(targets)) == len(targets), "a slot with two captures"
+        assert set(targets).isdisjoint(step.slots.tolist()), "a capture to the slot of a row"
+        assert not targets or step.key.family == "prefill", "a capture while decoding"
+        for row, num_tokens, _ in copies.captures.tolist():
+            assert 0 <= row < step.key.batch
+            assert 1 <= num_tokens <= step.num_valid[row], f"a capture after {num_tokens} of {step.num_valid[row]}"
+            assert num_tokens % 4 == 0, f"a capture after {num_tokens} tokens, inside a pooling group"
+
+    def _check_transfer(self, transfer: Transfer) -> None:
+        capacity = self.capacity
+        for numbers, num_device, num_host in (
+            (transfer.pages, capacity.num_pages, capacity.num_host_pages),
+            (transfer.slots, capacity.num_slots, capacity.num_host_slots),
+        ):
+            _check_numbers(numbers[:, 0], num_device)
+            _check_numbers(numbers[:, 1], num_host)
+            targets = numbers[:, 1 if transfer.to_host else 0].tolist()
+            assert len(set(targets)) == len(targets), "a target of two copies in one transfer"
+
+
+def _check_pairs(copies: Copies, capacity: Capacity) -> None:
+    for numbers, size in (
+        (copies.pages, capacity.num_pages),
+        (copies.saves, capacity.num_pages),
+        (copies.slots, capacity.num_slots),
+    ):
+        assert numbers.shape == (len(numbers), 2)
+        _check_numbers(numbers, size)
+    assert copies.captures.shape == (len(copies.captures), 3)
+    _check_numbers(copies.captures[:, 2], capacity.num_slots)
+
+
+def _check_numbers(numbers: Ints, size: int) -> None:
+    assert numbers.dtype == np.int64
+    assert ((numbers > 0) & (numbers < size)).all(), f"{numbers.tolist()}: numbers are from 1 to {size - 1}"

@@ -34,8 +34,10 @@ def capacity(
     max_chunk_tokens: int = 16,
     vocab_size: int = 997,
     max_row_pages: int = 64,
+    num_host_pages: int = 1,
+    num_host_slots: int = 1,
 ) -> Capacity:
-    """Return a small device's capacity; num_pages and num_slots count the null ones."""
+    """Return a small device's capacity; every number of pages and slots counts the null one."""
     return Capacity(
         num_pages=num_pages,
         page_size_tokens=page_size_tokens,
@@ -49,6 +51,8 @@ def capacity(
         vocab_size=vocab_size,
         context_length_tokens=max_row_pages * page_size_tokens,
         max_top_logprobs=4,
+        num_host_pages=num_host_pages,
+        num_host_slots=num_host_slots,
     )
 
 
