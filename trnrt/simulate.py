@@ -56,6 +56,13 @@ class Setting:
     name: str
     config: Config
     scheduler: SchedulerSettings
+    placement: str | None = None
+
+    @property
+    def flags(self) -> Mapping[str, Any]:
+        """Return what can be compared, by name."""
+        placement = {} if self.placement is None else {"placement": self.placement}
+        return {name: getattr(self.config, name) for name in _comparable()} | placement
 
 
 def run_simulate(argv: Sequence[str]) -> int:
@@ -82,7 +89,7 @@ def _simulate_all(flags: SimulateFlags, trace: Trace, model: DeviceModel, settin
             host_cache_bytes=setting.config.host_cache_gb * GB,
             queue_timeout_s=setting.config.queue_timeout or math.inf,
         )
-        results.append(Result(setting.name, attrs.asdict(setting.scheduler), run, measure(run)))
+        results.append(Result(setting.name, setting.flags, run, measure(run)))
     return Report(trace.name, Path(flags.device_model).name, model.source, flags.seed, results)
 
 
@@ -146,7 +153,7 @@ def _variant(name: str, given: Mapping[str, Any], model: DeviceModel) -> Setting
         config = config_of(values, {}, model.defaults())
     except ConfigError as error:
         raise ConfigError(f"--compare: {name}: {error}") from None
-    return Setting(name, config, _placed(scheduler_settings(config, frozenset({USER})), placement))
+    return Setting(name, config, _placed(scheduler_settings(config, frozenset({USER})), placement), placement)
 
 
 def _placed(settings: SchedulerSettings, placement: str | None) -> SchedulerSettings:
@@ -159,8 +166,8 @@ def _placed(settings: SchedulerSettings, placement: str | None) -> SchedulerSett
     return attrs.evolve(settings, cache=attrs.evolve(cache, placement=placement))
 
 
-def _comparable() -> set[str]:
-    return {field.name for field in attrs.fields(Config) if field.metadata["group"] in GROUPS}
+def _comparable() -> list[str]:
+    return [field.name for field in attrs.fields(Config) if field.metadata["group"] in GROUPS]
 
 
 # --- flags ------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Reads the public JSONL form of request traces: {"timestamp": ms, "input_length", "output_length", "hash_ids"}.
 
+A "priority" may stand beside them, for priority scheduling.
+
 A hash id stands for a block of BLOCK_TOKENS prompt tokens, the same id for the same block; the last may be part of one.
 Tokens of a prompt beyond its ids are its own. The ids of answers are unknown, so that what a later prompt has of an
 earlier answer is known from its hash ids only: never from the simulated answer.
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from attrs import evolve
 
 from stages.errors import ConfigError
 from trnrt.simulation.traces import FIRST_TOKEN, VOCAB_SIZE, Conversation, Trace, Turn
@@ -36,7 +39,7 @@ def read_jsonl(path: str, limit: int | None = None) -> Trace:
     if not conversations:
         raise ConfigError(f"--trace: {path} has no requests")
     begin_s = min(one.start_s for one in conversations)
-    shifted = [Conversation(one.name, round(one.start_s - begin_s, 6), one.turns) for one in conversations]
+    shifted = [evolve(one, start_s=round(one.start_s - begin_s, 6)) for one in conversations]
     return Trace(Path(path).name, tuple(sorted(shifted, key=lambda one: one.start_s)))
 
 
@@ -60,7 +63,10 @@ def _request(line: bytes, number: int, where: str) -> Conversation:
         raise ConfigError(f"--trace: {where}: hash_ids: {len(hash_ids)} blocks for {input_tokens} tokens, not {most}")
     prompt = [token_id for hash_id in hash_ids for token_id in _block(hash_id)][:input_tokens]
     prompt += _tokens((_TAIL, number), input_tokens - len(prompt))
-    return Conversation(f"line-{number}", timestamp / 1000, (Turn(tuple(prompt), output_tokens),))
+    priority = row.get("priority")
+    if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):
+        raise ConfigError(f"--trace: {where}: priority: expected a whole number, got {priority!r}")
+    return Conversation(f"line-{number}", timestamp / 1000, (Turn(tuple(prompt), output_tokens),), priority)
 
 
 def _count(row: dict[str, Any], key: str, low: int, where: str) -> int:

@@ -51,9 +51,8 @@ def measure(run: Run) -> Metrics:
     finished = [one for one in served if one.finish.kind in ("stop", "length")]
     prompt_tokens = sum(one.prompt_tokens for one in finished)
     output_tokens = sum(one.usage.completion_tokens for one in served)
-    firsts = [one.first_usage for one in finished if one.first_usage is not None]
-    cached = sum(usage.cached_tokens for usage in firsts)
-    cached_host = sum(usage.cached_host_tokens for usage in firsts)
+    cached = sum(one.usage.cached_tokens for one in finished)
+    cached_host = sum(one.usage.cached_host_tokens for one in finished)
     return Metrics(
         requests=len(served),
         finished=len(finished),

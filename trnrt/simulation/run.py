@@ -3,11 +3,11 @@
 import math
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from graphs.devices.sim import SimDevice
 from stages.channels import open_mailbox
-from stages.errors import RequestError, Unavailable
+from stages.errors import RequestError, StartupError, Unavailable
 from stages.messages import ChoiceKey, Ended, Event, Finish, Load, Record, Sampling, Submit, TextForm, Usage
 from stages.settings import SchedulerSettings
 from stages.stats.stage import Stats
@@ -15,6 +15,7 @@ from trnrt.simulation.clock import run_virtually
 from trnrt.simulation.device_models import DeviceModel
 from trnrt.simulation.engine import VirtualEngine, virtual_engine
 from trnrt.simulation.traces import FIRST_TOKEN, VOCAB_SIZE, Conversation, Trace, Turn
+from trnrt.supervise import first_cause
 
 # Longer than any trace; the virtual clock makes a deadlock an error at once all the same.
 TIMEOUT_S = 1e9
@@ -30,8 +31,6 @@ class Served:
     asked_s: float
     prompt_tokens: int
     token_times_s: list[float] = field(factory=list)
-    # Its first says what was cached: an admission after a retraction does not count.
-    first_usage: Usage | None = None
     usage: Usage = NOTHING_USED
     finish: Finish = REFUSED
     ended_s: float = 0.0
@@ -96,11 +95,12 @@ def simulate(
     host_cache_bytes: float = 0.0,
     queue_timeout_s: float = math.inf,
 ) -> Run:
-    """Return what happened to every request of the trace; the same arguments give the same run."""
+    """Return what happened to every request of the trace; the same arguments give the same run; raises StartupError."""
     device = SimDevice(
         model.capacity(settings, max_total_tokens, host_cache_bytes),
         model.step_seconds,
         answer_token,
+        model.transfer_seconds,
     )
     run = Run()
 
@@ -110,7 +110,12 @@ def simulate(
                 for conversation in trace.conversations:
                     nursery.start_soon(_converse, _Client(engine, answers, queue_timeout_s, run), conversation)
 
-    run_virtually(main, seed=seed, timeout_s=TIMEOUT_S)
+    try:
+        run_virtually(main, seed=seed, timeout_s=TIMEOUT_S)
+    except BaseExceptionGroup as group:
+        cause = first_cause(group)
+        # A setting that only the stages themselves can judge.
+        raise (cause if isinstance(cause, StartupError) else group) from None
     run.served.sort(key=lambda served: (served.asked_s, served.name))
     run.busy_s, run.num_steps = device.busy_s, device.num_steps
     return run
@@ -128,19 +133,22 @@ class _Client:
     queue_timeout_s: float
     run: Run
 
-    async def ask(self, prompt_ids: tuple[int, ...], turn: Turn, served: Served) -> list[int]:
+    async def ask(self, prompt_ids: tuple[int, ...], turn: Turn, priority: int | None, served: Served) -> list[int]:
         """Send one request and listen to its end, giving the answer's ids."""
         send, receive = open_mailbox(turn.output_tokens, 1)
         answer: list[int] = []
-        wait_until_s = trio.current_time() + self.queue_timeout_s
+        order = evolve(
+            _submit(served.name, prompt_ids, turn.output_tokens, send),
+            priority=priority,
+            wait_until_s=trio.current_time() + self.queue_timeout_s,
+        )
         try:
-            self.engine.engine.submit((_submit(served.name, prompt_ids, turn.output_tokens, send, wait_until_s),))
+            self.engine.engine.submit((order,))
         except (Unavailable, RequestError):
             return answer
         while True:
             event = await receive.receive()
             served.usage = event.usage
-            served.first_usage = served.first_usage or event.usage
             if isinstance(event, Ended):
                 served.finish = event.finish
                 return answer
@@ -157,7 +165,7 @@ async def _converse(client: _Client, conversation: Conversation) -> None:
         history += turn.fresh
         served = Served(f"{conversation.name}/{index}", trio.current_time(), len(history))
         client.run.served.append(served)
-        answer = await client.ask(tuple(history), turn, served)
+        answer = await client.ask(tuple(history), turn, conversation.priority, served)
         served.ended_s = trio.current_time()
         if served.finish.kind not in ("stop", "length"):
             return
@@ -169,7 +177,6 @@ def _submit(
     prompt_ids: tuple[int, ...],
     output_tokens: int,
     mailbox: "trio.MemorySendChannel[Event]",
-    wait_until_s: float,
 ) -> Submit:
     return Submit(
         key=ChoiceKey(name, 0),
@@ -185,5 +192,4 @@ def _submit(
         logprobs=False,
         num_top_logprobs=0,
         mailbox=mailbox,
-        wait_until_s=wait_until_s,
     )

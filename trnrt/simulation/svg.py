@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from textwrap import wrap
 
 import numpy as np
 from attrs import frozen
@@ -13,9 +14,12 @@ from trnrt.simulation.run import Moment
 
 COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#e377c2", "#17becf")
 WIDTH, PANEL_WIDTH, PANEL_HEIGHT = 960, 390, 200
-LEFT, TOP, GAP_X, GAP_Y, LEGEND_ROW = 60, 70, 90, 70, 16
+LEFT, GAP_X, GAP_Y, LEGEND_ROW = 60, 90, 70, 16
+HEADING_CHARACTERS = 140
 # Points of a line at most: finer than the picture shows.
 MAX_POINTS = 400
+
+_MIDDLE = ' text-anchor="middle"'
 
 Points = Sequence[tuple[float, float]]
 
@@ -61,19 +65,19 @@ def to_svg(report: Report) -> str:
         _levels("waiting", results, lambda moment: moment.waiting),
         _levels("running", results, lambda moment: moment.running),
     )
-    top = TOP + LEGEND_ROW * len(results)
+    heading = [part for line in report.heading.split("\n") for part in wrap(line, HEADING_CHARACTERS)]
+    top = 50 + LEGEND_ROW * (len(heading) + len(results))
     height = top + 2 * (PANEL_HEIGHT + GAP_Y)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
         'font-family="sans-serif" font-size="11">',
         f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>',
     ]
-    for row, line in enumerate(report.heading.split("\n")):
-        parts.append(f'<text x="{LEFT}" y="{20 + 16 * row}">{escape(line)}</text>')
+    parts += [_text(LEFT, 20 + LEGEND_ROW * row, line) for row, line in enumerate(heading)]
     for row, result in enumerate(results):
-        y = TOP - 14 + LEGEND_ROW * row
-        parts.append(f'<rect x="{LEFT}" y="{y}" width="22" height="3" fill="{_color(row)}"/>')
-        parts.append(f'<text x="{LEFT + 30}" y="{y + 6}">{escape(result.name)}</text>')
+        y = 20 + LEGEND_ROW * (len(heading) + row)
+        parts.append(f'<rect x="{LEFT}" y="{y - 5}" width="22" height="3" fill="{_color(row)}"/>')
+        parts.append(_text(LEFT + 30, y, result.name))
     for index, panel in enumerate(panels):
         x, y = LEFT + index % 2 * (PANEL_WIDTH + GAP_X), top + index // 2 * (PANEL_HEIGHT + GAP_Y)
         parts += _panel(panel, x, y)
@@ -82,16 +86,16 @@ def to_svg(report: Report) -> str:
 
 def _panel(panel: Panel, left: int, top: int) -> Iterable[str]:
     bottom, right = top + PANEL_HEIGHT, left + PANEL_WIDTH
-    yield f'<g><text x="{left}" y="{top - 8}" font-weight="bold">{escape(panel.title)}</text>'
+    yield _text(left, top - 8, panel.title, ' font-weight="bold"')
     for value in panel.x.ticks():
         x = left + panel.x.share(value) * PANEL_WIDTH
         yield f'<path d="M{x:.1f} {top}V{bottom}" stroke="#e5e5e5"/>'
-        yield f'<text x="{x:.1f}" y="{bottom + 14}" text-anchor="middle">{_number(value)}</text>'
+        yield _text(x, bottom + 14, _number(value), _MIDDLE)
     for value in panel.y.ticks():
         y = bottom - panel.y.share(value) * PANEL_HEIGHT
         yield f'<path d="M{left} {y:.1f}H{right}" stroke="#e5e5e5"/>'
-        yield f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value)}</text>'
-    yield f'<text x="{(left + right) / 2:.1f}" y="{bottom + 30}" text-anchor="middle">{escape(panel.x_label)}</text>'
+        yield _text(left - 6, y + 4, _number(value), ' text-anchor="end"')
+    yield _text((left + right) / 2, bottom + 30, panel.x_label, _MIDDLE)
     for number, points in enumerate(panel.lines):
         if points:
             path = " ".join(
@@ -99,7 +103,6 @@ def _panel(panel: Panel, left: int, top: int) -> Iterable[str]:
                 for x, y in points
             )
             yield f'<polyline points="{path}" fill="none" stroke="{_color(number)}" stroke-width="1.5"/>'
-    yield "</g>"
 
 
 def _shares(title: str, values: Sequence[list[float]]) -> Panel:
@@ -138,6 +141,10 @@ def _most(moments: Sequence[Moment], level: Callable[[Moment], int], end_s: floa
             index += 1
         points.append((part / MAX_POINTS * end_s, float(most)))
     return points
+
+
+def _text(x: float, y: float, text: str, style: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}"{style}>{escape(text)}</text>'
 
 
 def _color(number: int) -> str:

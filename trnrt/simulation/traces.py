@@ -4,7 +4,7 @@ A turn's prompt is the prompt of the turn before it, that turn's answer as the e
 tokens. So what arrives when depends on the engine, as it does in life. A conversation of one turn is a plain request.
 """
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 # What stands in a prompt for the chat template's marks; every other token of a trace is FIRST_TOKEN or above.
 USER, ASSISTANT, FIRST_TOKEN = 1, 2, 16
@@ -31,6 +31,7 @@ class Conversation:
     name: str
     start_s: float
     turns: tuple[Turn, ...]
+    priority: int | None = None
 
 
 @frozen(eq=False)
@@ -47,6 +48,4 @@ class Trace:
 
     def denser(self, factor: float) -> "Trace":
         """Return the same conversations starting `factor` times as densely; pauses stay as they are."""
-        return Trace(
-            self.name, tuple(Conversation(one.name, one.start_s / factor, one.turns) for one in self.conversations)
-        )
+        return Trace(self.name, tuple(evolve(one, start_s=one.start_s / factor) for one in self.conversations))
