@@ -17,8 +17,10 @@ from attrs import frozen
 from torch import Tensor
 
 from graphs.config import MTP_KIND, Config, LayerKind
+from graphs.settings import GraphSettings
 
 LayerState = Mapping[str, Tensor]
+PAGED = ("latent", "pooled")
 
 
 @frozen(eq=False)
@@ -31,12 +33,42 @@ class State:
 
     def tensors(self) -> list[Tensor]:
         """Return every state tensor."""
-        parts = [*self.layers, *([] if self.mtp is None else [self.mtp])]
-        return [tensor for part in parts for tensor in part.values()] + [self.last_token]
+        return [tensor for _, tensor in self._named()] + [self.last_token]
+
+    def page_tensors(self) -> list[Tensor]:
+        """Return the tensors [num_pages, ..] that together hold a page."""
+        return [tensor for name, tensor in self._named() if name in PAGED]
+
+    def slot_tensors(self) -> list[Tensor]:
+        """Return the tensors [num_slots, ..] that together hold a slot."""
+        return [tensor for name, tensor in self._named() if name not in PAGED] + [self.last_token]
 
     def num_bytes(self) -> int:
         """Return the bytes all state tensors hold."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())
+        return _num_bytes(self.tensors())
+
+    def _named(self) -> list[tuple[str, Tensor]]:
+        parts = [*self.layers, *([] if self.mtp is None else [self.mtp])]
+        return [named for part in parts for named in part.items()]
+
+
+def page_bytes(config: Config, settings: GraphSettings) -> int:
+    """Return the bytes of one page over all layers."""
+    return _num_bytes(_one_of_each(config, settings).page_tensors())
+
+
+def slot_bytes(config: Config, settings: GraphSettings) -> int:
+    """Return the bytes of one slot over all layers."""
+    return _num_bytes(_one_of_each(config, settings).slot_tensors())
+
+
+def _one_of_each(config: Config, settings: GraphSettings) -> State:
+    # On the meta device a tensor has a shape and no memory.
+    return new_state(config, 1, 1, settings.page_size_tokens, getattr(torch, settings.dtype), "meta")
+
+
+def _num_bytes(tensors: list[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def new_state(

@@ -7,6 +7,7 @@ Rule: past admission every send by a shared stage is `send_nowait`, so one slow 
 | admission | --max-queued-requests | a full one is the queue-full 503; see Admission |
 | scheduler inbox | unbounded | orders and facts are few: one StepDone, a few Cancels a request |
 | plans | MAX_FLIGHTS | the step on the device and the one planned ahead of it; the executor takes both at once |
+| transfers | unbounded | few and small: numbers of pages and slots; host memory's own size bounds what is on its way |
 | tokens | unbounded | one batch a step; the detokenizer is faster than a step, and the mailboxes bound what it writes |
 | mailbox | sized at admission | a reader that falls MAILBOX_DELTAS behind is cut off |
 | prompts | PROMPT_QUEUE | waiting to be tokenized; a full one is the queue-full 503 too |
@@ -20,7 +21,7 @@ import trio
 from attrs import define, field
 
 from stages.errors import InvalidRequest
-from stages.messages import Arrived, ChoiceKey, Event, SchedulerInbox, StepPlan, Submit, Tokens
+from stages.messages import Arrived, ChoiceKey, Event, SchedulerInbox, StartTransfer, StepPlan, Submit, Tokens
 
 MAX_FLIGHTS = 2
 MAILBOX_DELTAS = 4096
@@ -102,6 +103,8 @@ class Channels:
     scheduler_receive: "trio.MemoryReceiveChannel[SchedulerInbox]"
     plans_send: "trio.MemorySendChannel[StepPlan]"
     plans_receive: "trio.MemoryReceiveChannel[StepPlan]"
+    transfers_send: "trio.MemorySendChannel[StartTransfer]"
+    transfers_receive: "trio.MemoryReceiveChannel[StartTransfer]"
     tokens_send: "trio.MemorySendChannel[Tokens]"
     tokens_receive: "trio.MemoryReceiveChannel[Tokens]"
 
@@ -110,6 +113,7 @@ def open_channels(max_queued_requests: int) -> Channels:
     """Return the channels of one engine with an admission queue of max_queued_requests choices."""
     scheduler_send, scheduler_receive = trio.open_memory_channel[SchedulerInbox](math.inf)
     plans_send, plans_receive = trio.open_memory_channel[StepPlan](MAX_FLIGHTS)
+    transfers_send, transfers_receive = trio.open_memory_channel[StartTransfer](math.inf)
     tokens_send, tokens_receive = trio.open_memory_channel[Tokens](math.inf)
     return Channels(
         admission=Admission(max_queued_requests, scheduler_send.send_nowait),
@@ -117,6 +121,8 @@ def open_channels(max_queued_requests: int) -> Channels:
         scheduler_receive=scheduler_receive,
         plans_send=plans_send,
         plans_receive=plans_receive,
+        transfers_send=transfers_send,
+        transfers_receive=transfers_receive,
         tokens_send=tokens_send,
         tokens_receive=tokens_receive,
     )

@@ -4,7 +4,8 @@ Theory of operation. A step is embed, then two calls a layer (its halves), then 
 half's compiled body when there is one and the same function run eagerly when there is not; the choice is made at the
 start of a step, so graphs are swapped in between steps. A prefill runs in blocks of 64 tokens, all layers over one
 block before the next: blocks in which no row has a token left are skipped, and a row without tokens in a block points
-at the null slot there, so that its state stays as the last block left it.
+at the null slot there, so that its state stays as the last block left it. Copies of pages and slots are made around
+the blocks, captures between them; see `graphs.copying`.
 
 With one bucket of every kind (--deterministic) a row's numbers come from the same instructions whoever its
 neighbours are. A swap in the middle of a request would change them, so then compiling is waited for.
@@ -30,6 +31,7 @@ from graphs.catalog import BLOCK_TOKENS, attention_body, mlp_body, variants
 from graphs.chain import Chain, Link, driver
 from graphs.compile import Compiled, Job, has_compiler
 from graphs.config import Config
+from graphs.copying import Rows, end_copies, part_runs
 from graphs.keys import GraphKey
 from graphs.layers.sampling import DrawRows, Kernels, draw, greatest_threshold
 from graphs.models.glm5_next import (
@@ -45,8 +47,8 @@ from graphs.packing import Layout, column_major
 from graphs.parameters import LayerWeights, Weights
 from graphs.settings import DeviceMode, GraphSettings, default_cache
 from graphs.shared_object import Loaded
-from graphs.state import new_state
-from graphs.step import NULL_SLOT, Capacity, DeviceLost, Ints, StepInput, StepOutput, Transfer
+from graphs.state import State, new_state, page_bytes, slot_bytes
+from graphs.step import NO_COPIES, NULL_SLOT, Capacity, DeviceLost, Ints, StepInput, StepOutput, Transfer
 from graphs.variant import Ending
 from graphs.weights import load_weights
 
@@ -83,14 +85,18 @@ class CpuDevice:
         cache: Path | None = None,
         threads: int = 1,
         progress: bool = False,
+        num_host_pages: int = 1,
+        num_host_slots: int = 1,
     ) -> None:
         """Take loaded weights; cache is where compiled graphs are kept, by default default_cache()."""
         self._config, self._settings, self._threads = config, settings, threads
         self._variants = variants()
         self._thread_local = threading.local()
-        self._state = new_state(
-            config, settings.num_slots, settings.num_pages, settings.page_size_tokens, DTYPES[settings.dtype]
-        )
+        self._num_host_pages, self._num_host_slots = num_host_pages, num_host_slots
+        self._state = self._new_state(settings.num_pages, settings.num_slots)
+        self._pages, self._slots = Rows(self._state.page_tensors()), Rows(self._state.slot_tensors())
+        has_host = num_host_pages > 1 or num_host_slots > 1
+        self._host = self._new_state(num_host_pages, num_host_slots) if has_host else None
         self._top = {**weights.top, "head": column_major(weights.top["head"])}
         self._weight_bytes, self._state_bytes = weights.num_bytes(), self._state.num_bytes()
         self._halves = [tuple(Half.of(part) for part in halves(w)) for w in weights.layers]
@@ -108,11 +114,13 @@ class CpuDevice:
         cache: Path | None = None,
         threads: int = 1,
         progress: bool = False,
+        num_host_pages: int = 1,
+        num_host_slots: int = 1,
     ) -> "CpuDevice":
         """Load the checkpoint in `folder`; raises ConfigError or WeightsError."""
         config = Config.read(folder)
         weights = load_weights(folder, config, DTYPES[settings.dtype], progress)
-        return cls(config, weights, settings, mode, cache, threads, progress)
+        return cls(config, weights, settings, mode, cache, threads, progress, num_host_pages, num_host_slots)
 
     @property
     def capacity(self) -> Capacity:
@@ -127,6 +135,8 @@ class CpuDevice:
             vocab_size=config.vocab_size,
             context_length_tokens=min(most, config.max_position_embeddings),
             max_top_logprobs=settings.max_top_logprobs,
+            num_host_pages=self._num_host_pages,
+            num_host_slots=self._num_host_slots,
         )
 
     def run(self, step: StepInput) -> StepOutput:
@@ -138,7 +148,10 @@ class CpuDevice:
 
     def transfer(self, transfer: Transfer) -> float:
         """Copy between device and host memory, giving the seconds it took; raises DeviceLost."""
-        raise DeviceLost("this device has no host memory")
+        try:
+            return self._transfer(transfer)
+        except (RuntimeError, IndexError) as error:
+            raise DeviceLost(str(error)) from error
 
     def wait(self) -> None:
         """Wait until every graph is compiled or has failed; serving does not need it, measuring does."""
@@ -154,6 +167,9 @@ class CpuDevice:
             "threads": self._threads,
             "weight_bytes": self._weight_bytes,
             "state_bytes": self._state_bytes,
+            "host_bytes": 0 if self._host is None else self._host.num_bytes(),
+            "page_bytes": page_bytes(self._config, self._settings),
+            "slot_bytes": slot_bytes(self._config, self._settings),
             "graphs_ready": 0 if self._bodies is None else len(self._bodies.ready),
             "graphs_total": 0 if self._bodies is None else self._bodies.num_total,
         }
@@ -171,11 +187,17 @@ class CpuDevice:
         # Held for the whole step: what becomes ready meanwhile is used from the next one on.
         ready = self._bodies.ready if self._bodies is not None else {}
         variant = self._variants[step.key.variant]
+        copies = None if step.copies is NO_COPIES else step.copies
         with torch.inference_mode():
+            if copies is not None:
+                self._pages.copy(copies.pages.tolist())
+                self._slots.copy(copies.slots.tolist())
             slots = torch.from_numpy(step.slots)
             h = self._decode(step, slots, ready) if step.key.family == "decode" else self._prefill(step, ready)
             chosen = variant.choose(self._ending(step, logits(self._top, h), ready))
             self._state.last_token.index_copy_(0, slots, chosen.ids)
+            if copies is not None:
+                self._pages.copy(copies.saves.tolist())
         return StepOutput(
             token_ids=chosen.ids.numpy(),
             logprobs=chosen.logprobs.numpy(),
@@ -183,6 +205,27 @@ class CpuDevice:
             top_logprobs=None if chosen.best_logprobs is None else chosen.best_logprobs.numpy(),
             device_s=time.perf_counter() - began,
         )
+
+    def _transfer(self, transfer: Transfer) -> float:
+        began = time.perf_counter()
+        self._adopt_thread()
+        if (host := self._host) is None:
+            raise DeviceLost("this device has no host memory")
+        pairs_of = (
+            (self._pages, Rows(host.page_tensors()), transfer.pages),
+            (self._slots, Rows(host.slot_tensors()), transfer.slots),
+        )
+        with torch.inference_mode():
+            for ours, theirs, numbers in pairs_of:
+                if transfer.to_host:
+                    ours.copy_to(theirs, numbers[:, 0], numbers[:, 1])
+                else:
+                    theirs.copy_to(ours, numbers[:, 1], numbers[:, 0])
+        return time.perf_counter() - began
+
+    def _new_state(self, num_pages: int, num_slots: int) -> State:
+        settings = self._settings
+        return new_state(self._config, num_slots, num_pages, settings.page_size_tokens, DTYPES[settings.dtype])
 
     def _start(self, mode: DeviceMode, cache: Path, progress: bool) -> Bodies | None:
         if mode == "eager":
@@ -216,20 +259,32 @@ class CpuDevice:
     def _prefill(self, step: StepInput, ready: Mapping[str, Compiled]) -> Tensor:
         h = torch.zeros(step.key.batch, self._config.hidden_size, dtype=DTYPES[self._settings.dtype])
         for first in range(0, max(1, int(step.num_valid.max())), BLOCK_TOKENS):
+            if step.copies is not NO_COPIES:
+                for part in part_runs(step, first):
+                    self._slots.copy(part.copies)
+                    self._run_block(step, ready, first, part.num_valid, part.slots)
             num_valid = np.clip(step.num_valid - first, 0, BLOCK_TOKENS)
-            here = num_valid > 0
+            slots = np.where(num_valid > 0, step.slots, NULL_SLOT)
+            streams = self._run_block(step, ready, first, num_valid, slots)
+            if step.copies is not NO_COPIES:
+                self._slots.copy(end_copies(step, first))
             counts = torch.from_numpy(num_valid)
-            streams = self._run_layers(
-                step,
-                ready,
-                torch.from_numpy(_block(step.tokens, first)),
-                torch.from_numpy(np.where(here, step.start + first, 0)),
-                counts,
-                torch.from_numpy(np.where(here, step.slots, NULL_SLOT)),
-            )
             newest = last_hidden(self._config, self._top, streams, counts)
             h = torch.where((counts > 0).unsqueeze(1), newest, h)
         return h
+
+    def _run_block(
+        self, step: StepInput, ready: Mapping[str, Compiled], first: int, num_valid: Ints, slots: Ints
+    ) -> Tensor:
+        """Run num_valid [B] tokens of each row from its token `first` on slots [B], giving their streams."""
+        return self._run_layers(
+            step,
+            ready,
+            torch.from_numpy(_block(step.tokens, first)),
+            torch.from_numpy(np.where(num_valid > 0, step.start + first, 0)),
+            torch.from_numpy(num_valid),
+            torch.from_numpy(slots),
+        )
 
     def _run_layers(
         self,

@@ -1,6 +1,7 @@
-"""The executor's tasks: one begins plans as they come, the other awaits their steps in order and tells the scheduler.
+"""The executor's tasks: one begins plans as they come, one awaits their steps in order and tells the scheduler.
 
-They are two so that the next step is in the device's line before the last one is done.
+They are two so that the next step is in the device's line before the last one is done. A third makes the transfers
+between device and host memory, one after another, and holds up neither.
 """
 
 import trio
@@ -8,15 +9,16 @@ from attrs import define
 
 from stages.channels import MAX_FLIGHTS, Channels
 from stages.executor.runner import Pending, Runner
-from stages.messages import StepDone, StepFailed
+from stages.messages import StartTransfer, StepDone, StepFailed, TransferDone
 
 Begun = tuple[int, Pending]
+Fact = StepDone | TransferDone | StepFailed
 
 
 async def run_executor(
     runner: Runner, channels: Channels, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run every plan until the scheduler closes the channel; closes the runner on its way out.
+    """Run every plan and every transfer until the scheduler closes both channels; closes the runner on its way out.
 
     Whatever a device raises means it can no longer be trusted with the state it holds: it becomes the one StepFailed,
     after which nothing is begun and nothing told, and it is the scheduler that then ends the engine, once every client
@@ -24,11 +26,12 @@ async def run_executor(
     """
     begun_send, begun_receive = trio.open_memory_channel[Begun](MAX_FLIGHTS)
     executor = _Executor(runner, channels)
-    with channels.plans_receive:
+    with channels.plans_receive, channels.transfers_receive:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(executor.begin_all, begun_send)
                 nursery.start_soon(executor.await_all, begun_receive)
+                nursery.start_soon(executor.transfer_all)
                 task_status.started()
         finally:
             await runner.aclose()
@@ -53,17 +56,33 @@ class _Executor:
             await self._await_one(step, pending)
             del pending
 
+    async def transfer_all(self) -> None:
+        async for order in self.channels.transfers_receive:
+            if not self.is_lost:
+                await self._transfer_one(order)
+            del order
+
     async def _await_one(self, step: int, pending: Pending) -> None:
-        fact: StepDone | StepFailed
+        fact: Fact
         try:
             fact = StepDone(step, await pending.wait())
         except Exception as error:
             fact = StepFailed(step, error)
-        if not self.is_lost:
-            self.is_lost = isinstance(fact, StepFailed)
-            self._post(fact)
+        self._tell(fact)
 
-    def _post(self, fact: StepDone | StepFailed) -> None:
+    async def _transfer_one(self, order: StartTransfer) -> None:
+        fact: Fact
+        try:
+            await self.runner.begin_transfer(order.transfer).wait()
+            fact = TransferDone(order.number)
+        except Exception as error:
+            fact = StepFailed(order.number, error)
+        self._tell(fact)
+
+    def _tell(self, fact: Fact) -> None:
+        if self.is_lost:
+            return
+        self.is_lost = isinstance(fact, StepFailed)
         try:
             self.channels.scheduler_send.send_nowait(fact)
         except trio.BrokenResourceError:

@@ -52,7 +52,8 @@ async def virtual_engine(
     stats = open_stats()
 
     async def scheduler(*, task_status: trio.TaskStatus[SchedulerCore]) -> None:
-        await run_scheduler(settings, device.capacity, channels, stats.send, task_status=task_status)
+        with channels.transfers_send:
+            await run_scheduler(settings, device.capacity, channels, stats.send, task_status=task_status)
         stats.send.channel.close()
 
     async with trio.open_nursery() as nursery:

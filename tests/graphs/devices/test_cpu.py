@@ -14,7 +14,7 @@ from graphs.parameters import Weights, fuse
 from graphs.settings import DeviceMode, GraphSettings
 from graphs.state import new_state
 from graphs.step import DeviceLost, StepInput
-from tests.contracts.device_contract import PROMPT, DeviceContract
+from tests.contracts.device_contract import NUM_HOST_PAGES, NUM_HOST_SLOTS, PROMPT, DeviceContract
 from tests.graphs import tiny
 from tests.graphs.steps import SETTINGS, Ask, ask, decode, generate, prefill, rows_of
 
@@ -35,7 +35,7 @@ def weights() -> Weights:
 
 @pytest.fixture
 def device(weights: Weights) -> Iterator[CpuDevice]:
-    device = CpuDevice(CONFIG, weights, SETTINGS, "eager")
+    device = CpuDevice(CONFIG, weights, SETTINGS, "eager", num_host_pages=NUM_HOST_PAGES, num_host_slots=NUM_HOST_SLOTS)
     yield device
     device.close()
 

@@ -17,7 +17,7 @@ from graphs.layers.sampling import draw, greatest_threshold
 from graphs.packing import Layout
 from graphs.parameters import Weights, fuse
 from graphs.state import new_state
-from tests.contracts.device_contract import PROMPT, DeviceContract
+from tests.contracts.device_contract import NUM_HOST_PAGES, NUM_HOST_SLOTS, PROMPT, DeviceContract
 from tests.graphs import tiny
 from tests.graphs.devices.test_cpu import FIXED, run_mixed
 from tests.graphs.steps import SETTINGS, ask, decode, generate, prefill
@@ -79,7 +79,7 @@ def calls() -> list[str]:
 
 @pytest.fixture
 def device(weights: Weights, calls: list[str]) -> CpuDevice:
-    device = CpuDevice(CONFIG, weights, SETTINGS, "eager")
+    device = CpuDevice(CONFIG, weights, SETTINGS, "eager", num_host_pages=NUM_HOST_PAGES, num_host_slots=NUM_HOST_SLOTS)
     ready = {body.name: uncompiled(body, weights, calls) for body in bodies(CONFIG, SETTINGS)}
     device._bodies = Prepared(ready)  # type: ignore[assignment]
     return device
