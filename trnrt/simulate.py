@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 from attrs import frozen
+from tqdm import tqdm
 
 from stages.errors import ConfigError
 from stages.settings import SchedulerSettings
@@ -79,16 +80,19 @@ def run_simulate(argv: Sequence[str]) -> int:
 def _simulate_all(flags: SimulateFlags, trace: Trace, model: DeviceModel, settings: Sequence[Setting]) -> Report:
     results = []
     for setting in settings:
-        run = simulate(
-            trace,
-            setting.scheduler,
-            model,
-            seed=flags.seed,
-            answers=Answers(flags.strip_reasoning),
-            max_total_tokens=setting.config.max_total_tokens,
-            host_cache_bytes=setting.config.host_cache_gb * GB,
-            queue_timeout_s=setting.config.queue_timeout or math.inf,
-        )
+        # Shown on a terminal only.
+        with tqdm(total=trace.num_requests, desc=setting.name, unit="request", disable=None, leave=False) as bar:
+            run = simulate(
+                trace,
+                setting.scheduler,
+                model,
+                seed=flags.seed,
+                answers=Answers(flags.strip_reasoning),
+                max_total_tokens=setting.config.max_total_tokens,
+                host_cache_bytes=setting.config.host_cache_gb * GB,
+                queue_timeout_s=setting.config.queue_timeout or math.inf,
+                on_end=bar.update,
+            )
         results.append(Result(setting.name, setting.flags, run, measure(run)))
     return Report(trace.name, Path(flags.device_model).name, model.source, flags.seed, results)
 
