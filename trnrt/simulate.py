@@ -29,6 +29,9 @@ from trnrt.simulation.traces import USER, Trace
 
 GROUPS = ("scheduler", "cache")
 GB = 1e9
+DEFAULT_REQUESTS = 300
+# What --out writes, by the end of the file's name.
+FORMATS = {"txt": to_text, "json": to_json, "svg": to_svg}
 
 
 @frozen(kw_only=True)
@@ -45,9 +48,6 @@ class SimulateFlags:
     out: str | None = None
     svg: str | None = None
     json: bool = False
-
-
-DEFAULT_REQUESTS = 300
 
 
 @frozen(eq=False)
@@ -113,7 +113,7 @@ def _write(flags: SimulateFlags, report: Report) -> None:
         files[Path(flags.svg)] = (to_svg, "--svg")
     if flags.out is not None:
         folder = Path(flags.out)
-        files |= {folder / f"simulation.{end}": (make, "--out") for end, make in _FORMATS.items()}
+        files |= {folder / f"simulation.{end}": (make, "--out") for end, make in FORMATS.items()}
     for path, (make, flag) in files.items():
         try:
             if flag == "--out":
@@ -121,9 +121,6 @@ def _write(flags: SimulateFlags, report: Report) -> None:
             path.write_text(make(report), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{flag}: cannot write {path}: {error.strerror}") from None
-
-
-_FORMATS = {"txt": to_text, "json": to_json, "svg": to_svg}
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
