@@ -1,4 +1,4 @@
-"""`python -m trnrt [serve|compile] [flags]`: argv to Config to one nursery tree to an exit code."""
+"""`python -m trnrt [serve|compile|simulate] [flags]`: argv to Config to one nursery tree to an exit code."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from stages.errors import StartupError
 from trnrt.config import load_config
 
-COMMANDS = ("serve", "compile")
+COMMANDS = ("serve", "compile", "simulate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,6 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
+        if command == "simulate":
+            from trnrt.simulate import run_simulate
+
+            return run_simulate(args)
         config = load_config(args, os.environ)
         logging.basicConfig(
             level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr

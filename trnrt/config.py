@@ -136,7 +136,11 @@ class Config:
 
 def load_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
     """Return the Config of argv over environ over the TOML file over the preset; raises ConfigError with a name."""
-    given = vars(parser().parse_args(argv))
+    return config_of(vars(parser().parse_args(argv)), environ)
+
+
+def config_of(given: Mapping[str, Any], environ: Mapping[str, str], suited: Mapping[str, Any] | None = None) -> Config:
+    """Return the Config of flags already parsed; `suited` are settings by field name that beat only the defaults."""
     fields = {field.name: field for field in attrs.fields(Config)}
     values: dict[str, Any] = {}
     from_env = {
@@ -149,7 +153,7 @@ def load_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
     preset = given.get("preset") or from_env.get("preset") or from_file.get("preset") or "default"
     if preset not in PRESETS:
         raise ConfigError(f"--preset: there is no preset {preset!r}; choose from {', '.join(PRESETS)}")
-    for layer in (PRESETS[preset].settings, from_file, from_env, given):
+    for layer in (suited or {}, PRESETS[preset].settings, from_file, from_env, given):
         values.update(layer)
     config = Config(**values)
     _check(config)
@@ -158,21 +162,30 @@ def load_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
     return attrs.evolve(config, enable_priority_scheduling=config.enable_priority_scheduling or implied)
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of `serve`'s flags, grouped, one line a flag."""
+def parser(
+    groups: Sequence[str] = GROUPS,
+    prog: str = "python -m trnrt",
+    description: str = "Serve GLM-5.3-Flash behind SGLang's native API and OpenAI's Chat and Completions.",
+) -> argparse.ArgumentParser:
+    """Return the parser of the flags of `groups`, all of `serve`'s by default: grouped, one line a flag."""
     result = _Parser(
-        prog="python -m trnrt",
-        description="Serve GLM-5.3-Flash behind SGLang's native API and OpenAI's Chat and Completions.",
+        prog=prog,
+        description=description,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=54, width=150),
     )
-    for group in GROUPS:
+    for group in groups:
         section = result.add_argument_group(group)
         for field in attrs.fields(Config):
             if field.metadata["group"] == group:
                 _add_flag(section, field)
     return result
+
+
+def convert(name: str, raw: str, where: str) -> Any:
+    """Return the value of the setting `name` from its text; raises ConfigError naming `where` it stands."""
+    return _convert(getattr(attrs.fields(Config), name), raw, where)
 
 
 def flag_name(field: "Attribute[Any]") -> str:

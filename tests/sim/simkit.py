@@ -1,53 +1,27 @@
 """Runs a whole engine under trio's virtual clock with a seeded task order: the same seed gives the same run."""
 
 import gc
-import random
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeVar
 
 import trio
-import trio._core._run as trio_run
-import trio.testing
 from attrs import define, evolve, field, frozen
 
 from graphs.keys import Buckets, doubling
 from graphs.step import Capacity, Device
-from stages.channels import Channels, open_channels, open_mailbox
+from stages.channels import Channels, open_mailbox
 from stages.engine.local import LocalEngine
-from stages.executor.runner import Runner, SimRunner
-from stages.executor.stage import run_executor
-from stages.messages import Cancel, ChoiceKey, Delta, Drain, Ended, Event, Sampling, Submit, TextForm, Tokens
+from stages.executor.runner import Runner
+from stages.messages import Cancel, ChoiceKey, Ended, Event, Sampling, Submit, TextForm
 from stages.scheduler.core import SchedulerCore
-from stages.scheduler.stage import run_scheduler
 from stages.settings import SchedulerSettings
-from stages.stats.stage import Stats, open_stats, run_stats
+from stages.stats.stage import Stats
+from trnrt.simulation.clock import run_virtually
+from trnrt.simulation.engine import virtual_engine
 
-T = TypeVar("T")
-
-
-def run_sim(main: Callable[[], Awaitable[T]], *, seed: int = 0, timeout_s: float = 3600.0) -> T:
-    """Return what main() returns on a clock that jumps when all tasks are idle; a deadlock is a TooSlowError at once.
-
-    Threads and sockets have no place inside: the clock does not wait for them.
-    """
-    # Private to trio, so trio is pinned; this says so on the day it changes.
-    assert isinstance(trio_run._r, random.Random)
-    was_deterministic, state = trio_run._ALLOW_DETERMINISTIC_SCHEDULING, trio_run._r.getstate()
-    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True
-    trio_run._r.seed(seed)
-
-    async def bounded() -> T:
-        with trio.fail_after(timeout_s):
-            return await main()
-        raise AssertionError("unreachable: fail_after raises")
-
-    try:
-        return trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0.0))
-    finally:
-        trio_run._ALLOW_DETERMINISTIC_SCHEDULING = was_deterministic
-        trio_run._r.setstate(state)
+# Under the name the tests know.
+run_sim = run_virtually
 
 
 def capacity(
@@ -192,33 +166,6 @@ class SimEngine:
         assert not self.submits, "a Submit, and its mailbox, outlives its choice"
 
 
-async def _forward(engine: SimEngine) -> None:
-    """Stand in for the detokenizer: ids without text; a reader that has gone is forgotten."""
-    while True:
-        try:
-            _deliver(engine, await engine.channels.tokens_receive.receive())
-        except trio.EndOfChannel:
-            return
-
-
-def _deliver(engine: SimEngine, tokens: Tokens) -> None:
-    for order in tokens.dropped:
-        engine.known.discard(order.key)
-    for row in tokens.rows:
-        key = row.submit.key
-        engine.known.add(key)
-        try:
-            if row.token_ids:
-                row.submit.mailbox.send_nowait(Delta(key.choice, row.token_ids, usage=row.usage))
-            if row.finish is not None:
-                row.submit.mailbox.send_nowait(Ended(key.choice, row.finish, row.usage))
-        except trio.BrokenResourceError:
-            # The reader left; its Cancel is on the way and brings an entry in `dropped`, unless this was the end.
-            pass
-        if row.finish is not None:
-            engine.known.discard(key)
-
-
 @asynccontextmanager
 async def sim_engine(
     settings: SchedulerSettings,
@@ -227,20 +174,7 @@ async def sim_engine(
     runner: Runner | None = None,
 ) -> AsyncIterator[SimEngine]:
     """Run an engine for the block, then drain it; the block's end is only passed once everything has ended."""
-    channels = open_channels(settings.max_queued_requests)
-    stats = open_stats()
-
-    async def scheduler(*, task_status: trio.TaskStatus[SchedulerCore]) -> None:
-        with channels.transfers_send:
-            await run_scheduler(settings, device.capacity, channels, stats.send, task_status=task_status)
-        stats.send.channel.close()
-
-    async with trio.open_nursery() as nursery:
-        await nursery.start(run_stats, stats)
-        await nursery.start(run_executor, runner if runner is not None else SimRunner(device), channels)
-        core: SchedulerCore = await nursery.start(scheduler)
-        engine = SimEngine(core, channels, LocalEngine(channels), stats)
-        nursery.start_soon(_forward, engine)
+    async with virtual_engine(settings, device, runner=runner) as parts:
+        engine = SimEngine(parts.core, parts.channels, parts.engine, parts.stats, parts.known)
         yield engine
-        channels.scheduler_send.send_nowait(Drain())
     engine.assert_all_returned()
