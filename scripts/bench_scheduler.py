@@ -78,7 +78,7 @@ def _running_core(num_rows: int, num_steps: int, num_waiting: int, overlap: bool
     core = SchedulerCore(settings, capacity, queue, load_policy("fcfs"))
     for index in range(num_rows + num_waiting):
         queue.send_nowait((_submit(index, num_steps + 8),))
-    while core.prefilling or not core.decoding:
+    while core.roster.prefilling or not core.roster.decoding:
         plan: StepPlan | None = core.plan()
         assert plan is not None
         core.complete(plan.step, _output(plan.input.key.batch))

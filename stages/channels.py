@@ -22,7 +22,17 @@ import trio
 from attrs import define, field
 
 from stages.errors import InvalidRequest
-from stages.messages import Arrived, Bumped, ChoiceKey, Event, SchedulerInbox, StepPlan, Submit, Tokens
+from stages.messages import (
+    Arrived,
+    Bumped,
+    ChoiceKey,
+    Event,
+    SchedulerInbox,
+    StartTransfer,
+    StepPlan,
+    Submit,
+    Tokens,
+)
 
 MAX_FLIGHTS = 2
 MAILBOX_DELTAS = 4096

@@ -177,6 +177,8 @@ class Cancel:
     choice: int | None = None
     deliver: bool = False
     message: str = "Aborted"
+    # How many of a choice's tokens its client keeps, where that is not all of them: those up to a stop string.
+    num_generated: int | None = None
     # What request_id names: one request; every request whose id begins with it, if one has exactly that id; all.
     scope: Literal["request", "prefix", "all"] = "request"
 

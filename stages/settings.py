@@ -1,6 +1,7 @@
 """One frozen settings class per stage; trnrt/config.py fills them from flags, stages only read them."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 from attrs import field, frozen
 
@@ -60,7 +61,6 @@ class SchedulerSettings:
     max_prefill_rows: int = 4
     schedule_policy: str = "fcfs"
     schedule_conservativeness: float = 1.0
-    new_token_reserve: float = 0.3
     # Plan the next step while one is on the device.
     overlap: bool = False
     # Longest wanted silence of a stream because of another's prefill; None takes full chunks.
@@ -94,6 +94,8 @@ class CacheSettings:
     boundary_token_ids: frozenset[int] = frozenset()
     # Snapshots that sessions may pin.
     max_pinned: int = 16
+    # Where snapshots are taken: at the ends of turns, or on peers' fixed grid, to compare with in simulation.
+    placement: Literal["turns", "grid"] = "turns"
 
 
 @frozen

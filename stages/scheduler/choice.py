@@ -1,14 +1,35 @@
 """One choice inside the scheduler: what was asked, what came out, and what of the device it holds. Core."""
 
-from attrs import define, field
+from functools import cached_property
+
+import numpy as np
+from attrs import define, field, frozen
 
 from stages.messages import Finish, Submit, Usage
 from stages.scheduler.lifecycle import Phase, Signal, advance
+from stages.scheduler.nodes import Ints32, Node
 
 
-@define(eq=False)
+@define
+class Shadow:
+    """A second slot of a decoding choice: its state as it was after `at` tokens, once every flight has landed."""
+
+    slot: int
+    at: int = 0
+
+
+@frozen
+class Capture:
+    """A snapshot that a step in flight takes: the state after `position` tokens, and the open page as it then is."""
+
+    position: int
+    slot: int
+    tail_page: int | None
+
+
+@define(eq=False, slots=False)
 class Choice:
-    """One admitted choice; `number` rises with each first admission, so the highest is the newest.
+    """One admitted choice; `number` rises with each admission to the queue's head, so the highest is the newest.
 
     num_computed counts the tokens whose latents and state are on the device; the token after them is the next to
     be read. While decoding it is num_tokens - 1: only the newest token has not been read yet.
@@ -16,14 +37,33 @@ class Choice:
 
     submit: Submit
     number: int
+    rank: int = 0
     phase: Phase = Phase.WAITING
     generated: list[int] = field(factory=list)
     slot: int = 0
     pages: list[int] = field(factory=list)
+    # Of `pages`, those that the prefix tree owns: read only.
+    borrowed: set[int] = field(factory=set)
     num_computed: int = 0
+    # How many tokens the slot's state has read once every step in flight is done.
+    num_written: int = 0
     # Steps given to the device and not done yet that read or write this choice's slot and pages. Each brings one token
     # at most; of a decoding choice each brings one.
     num_flights: int = 0
+    # Nodes of the prefix tree: the deepest whose pages it reads, the one it resumed from, and that one again until its
+    # snapshot has been copied.
+    node: Node | None = None
+    origin: Node | None = None
+    source: Node | None = None
+    shadows: list[Shadow] = field(factory=list)
+    # How much of it this choice has put into the tree itself.
+    num_inserted: int = 0
+    # Positions of the prompt, rising, at which its prefill will be asked for a snapshot.
+    captures: list[int] = field(factory=list)
+    # Where its first admission began, and how much of that came back from host memory.
+    cached_tokens: int = 0
+    cached_host_tokens: int = 0
+    num_retractions: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -38,7 +78,22 @@ class Choice:
     @property
     def usage(self) -> Usage:
         """Return the token counts so far."""
-        return Usage(len(self.submit.prompt_ids), len(self.generated))
+        return Usage(
+            len(self.submit.prompt_ids),
+            len(self.generated),
+            self.cached_tokens,
+            cached_host_tokens=self.cached_host_tokens,
+            num_retractions=self.num_retractions,
+        )
+
+    @cached_property
+    def prompt(self) -> Ints32:
+        """The prompt's ids as an array."""
+        return np.array(self.submit.prompt_ids, np.int32)
+
+    def ids(self) -> Ints32:
+        """Return all known ids."""
+        return np.concatenate([self.prompt, np.array(self.generated, np.int32)]) if self.generated else self.prompt
 
     def on(self, signal: Signal) -> None:
         """Move to the phase after `signal`; raises IllegalTransition."""

@@ -6,34 +6,32 @@ import numpy as np
 from attrs import frozen
 
 from graphs.keys import Buckets, Family
-from graphs.step import StepInput
-from stages.scheduler.choice import Choice
+from graphs.step import NO_COPIES, Copies, StepInput, pairs
+from stages.scheduler.choice import Capture, Choice
 from stages.scheduler.slots import SlotTable
+
+Pair = tuple[int, int]
 
 
 @frozen(eq=False)
 class Row:
-    """One choice's share of a step: num_valid tokens from position `start`."""
+    """One choice's share of a step: num_valid tokens from position `start`, and what is copied for it.
+
+    page_copies and slot_copies are made before the row runs, captures while it runs.
+    """
 
     choice: Choice
     start: int
     num_valid: int
+    page_copies: tuple[Pair, ...] = ()
+    slot_copies: tuple[Pair, ...] = ()
+    captures: tuple[Capture, ...] = ()
 
     @property
     def samples(self) -> bool:
         """Return whether the token sampled after this row is the choice's next one, not a chunk's by-product."""
         # Past the known tokens while the one this row reads is still in flight.
         return self.start + self.num_valid >= self.choice.num_tokens
-
-
-def decode_row(choice: Choice) -> Row:
-    """Return the row that reads the choice's newest token, which may still be in flight."""
-    return Row(choice, choice.num_tokens - 1 + choice.num_flights, 1)
-
-
-def prefill_row(choice: Choice, chunk_tokens: int) -> Row:
-    """Return the row of the choice's next chunk; where chunks end depends on this choice alone."""
-    return Row(choice, choice.num_computed, min(chunk_tokens, choice.num_tokens - choice.num_computed))
 
 
 def variant_of(rows: Sequence[Row]) -> str:
@@ -61,4 +59,25 @@ def compose(
     if family == "prefill":
         for index, row in enumerate(rows):
             tokens[index, : row.num_valid] = row.choice.token_ids(row.start, ends[index])
-    return StepInput(key, tokens, start, num_valid, slots, table.page_table(slots, key.pages), table.sampling(slots))
+    table_rows = table.page_table(slots, key.pages)
+    copies = _copies(rows, page_size_tokens)
+    return StepInput(key, tokens, start, num_valid, slots, table_rows, table.sampling(slots), copies)
+
+
+def _copies(rows: Sequence[Row], page_size_tokens: int) -> Copies:
+    page_copies = [pair for row in rows for pair in row.page_copies]
+    slot_copies = [pair for row in rows for pair in row.slot_copies]
+    captures = [
+        (index, capture.position - row.start, capture.slot)
+        for index, row in enumerate(rows)
+        for capture in row.captures
+    ]
+    saves = [
+        (row.choice.pages[capture.position // page_size_tokens], capture.tail_page)
+        for row in rows
+        for capture in row.captures
+        if capture.tail_page is not None
+    ]
+    if not (page_copies or slot_copies or captures):
+        return NO_COPIES
+    return Copies(pairs(page_copies), pairs(slot_copies), pairs(captures, 3), pairs(saves))

@@ -1,5 +1,6 @@
 """The scheduler's task: one inbox in, plans to the executor and tokens to the detokenizer out; core.py decides."""
 
+from contextlib import suppress
 from typing import assert_never
 
 import trio
@@ -20,6 +21,7 @@ from stages.messages import (
     Tokens,
     TransferDone,
 )
+from stages.scheduler.commands import Commands
 from stages.scheduler.core import SchedulerCore
 from stages.scheduler.policies import load_policy
 from stages.settings import SchedulerSettings
@@ -44,21 +46,29 @@ async def run_scheduler(
     EngineFailure, after telling every client, when the device is lost.
     """
     core = SchedulerCore(settings, capacity, channels.admission, load_policy(settings.schedule_policy))
-    with channels.scheduler_receive, channels.plans_send, channels.tokens_send:
+    commands = Commands(core)
+    with channels.scheduler_receive, channels.plans_send, channels.transfers_send, channels.tokens_send:
         try:
             task_status.started(core)
-            await _serve(core, channels, stats_send)
+            await _serve(core, commands, channels, stats_send)
         finally:
             channels.admission.close()
+            commands.close()
 
 
-async def _serve(core: SchedulerCore, channels: Channels, stats_send: StatsSend) -> None:
+async def _serve(core: SchedulerCore, commands: Commands, channels: Channels, stats_send: StatsSend) -> None:
     while not (channels.admission.closed and core.is_idle):
         # A call of its own, so that an idle scheduler keeps no Tokens, and with them no mailbox, alive.
-        await _turn(core, channels, stats_send, await _receive_all(channels))
+        await _turn(core, commands, channels, stats_send, await _receive_all(channels, core.next_expiry_s))
 
 
-async def _turn(core: SchedulerCore, channels: Channels, stats_send: StatsSend, messages: list[SchedulerInbox]) -> None:
+async def _turn(
+    core: SchedulerCore,
+    commands: Commands,
+    channels: Channels,
+    stats_send: StatsSend,
+    messages: list[SchedulerInbox],
+) -> None:
     for message in messages:
         match message:
             case Arrived():
@@ -67,18 +77,32 @@ async def _turn(core: SchedulerCore, channels: Channels, stats_send: StatsSend, 
                 core.cancel(message)
             case Drain():
                 channels.admission.close()
+                # What was accepted is finished.
+                core.is_paused = False
             case StepDone():
                 core.complete(message.step, message.output)
                 stats_send.send(Record("device_s", message.output.device_s))
             case StepFailed():
                 await _fail(core, channels, message.error)
-            case Bumped() | Command() | TransferDone():
-                raise NotImplementedError(message)
+            case Bumped():
+                core.bump(message.submit)
+            case Command():
+                commands.take(message)
+            case TransferDone():
+                core.transferred(message.number)
             case _:
                 assert_never(message)
+    core.expire(trio.current_time())
+    commands.settle()
     # The next steps go out before the last one's tokens: delivery overlaps the device.
     while (plan := core.plan()) is not None:
         channels.plans_send.send_nowait(plan)
+    for transfer in core.transfers():
+        channels.transfers_send.send_nowait(transfer)
+    commands.settle()
+    for command, result in commands.take_answers():
+        with command.reply, suppress(trio.BrokenResourceError):
+            command.reply.send_nowait(result)
     tokens = core.outbox.take()
     if tokens is not None:
         channels.tokens_send.send_nowait(tokens)
@@ -87,9 +111,11 @@ async def _turn(core: SchedulerCore, channels: Channels, stats_send: StatsSend, 
     stats_send.send(core.load())
 
 
-async def _receive_all(channels: Channels) -> list[SchedulerInbox]:
-    """Wait for a message, giving it and all that stand behind it, in order."""
-    messages = [await channels.scheduler_receive.receive()]
+async def _receive_all(channels: Channels, until_s: float) -> list[SchedulerInbox]:
+    """Wait for a message, giving it and all that stand behind it, in order; none when until_s comes first."""
+    messages: list[SchedulerInbox] = []
+    with trio.move_on_at(until_s):
+        messages.append(await channels.scheduler_receive.receive())
     while True:
         try:
             messages.append(channels.scheduler_receive.receive_nowait())

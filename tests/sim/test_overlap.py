@@ -137,7 +137,7 @@ class Bench:
     """A core that plans ahead, and its device."""
 
     device: HistoryDevice
-    settings: SchedulerSettings = field(factory=lambda: SchedulerSettings(overlap=True, new_token_reserve=0.0))
+    settings: SchedulerSettings = field(factory=lambda: SchedulerSettings(overlap=True, schedule_conservativeness=0.0))
     queue: Admission = field(factory=lambda: Admission(8, lambda _: None))
     core: SchedulerCore = field(init=False)
 
@@ -182,7 +182,7 @@ def test_pages_of_an_ended_choice_are_not_handed_out_before_its_last_flight_has_
     bench.queue.send_nowait((submit("b", PROMPT),))
     first, second = bench.decoding()
     bench.complete(first)
-    assert list(bench.core.requests) == []
+    assert list(bench.core.roster.requests) == []
     assert (bench.core.load().used_pages, bench.core.load().used_slots) == (2, 1)
     assert bench.core.plan() is None
     bench.complete(second)
@@ -220,7 +220,7 @@ def test_a_choice_is_retracted_only_when_nothing_is_in_flight():
     second = bench.plan()
     assert second.input.start.tolist() == [8]
     assert bench.core.outbox.counts["retractions"] == 1
-    (choice,) = bench.core.retracted
+    (choice,) = bench.core.roster.retracted
     assert (choice.submit.key.choice, choice.num_flights) == (1, 0)
 
 
@@ -231,10 +231,10 @@ def test_a_choice_that_outgrows_the_device_is_ended_only_when_nothing_is_in_flig
     bench.complete(first)
     # Pages are free, but a row holds no more than one.
     assert bench.core.plan() is None
-    assert bench.core.requests["a"][0].phase is Phase.DECODING
+    assert bench.core.roster.requests["a"][0].phase is Phase.DECODING
     bench.complete(second)
     assert bench.core.plan() is None
-    assert not bench.core.requests
+    assert not bench.core.roster.requests
 
 
 def test_a_prompt_has_one_chunk_in_flight_and_nobody_overtakes_it():
@@ -264,7 +264,7 @@ def test_a_prompt_rides_along_only_when_no_step_of_it_is_out():
     assert second.input.num_valid.tolist() == [12]
     bench.complete(first)
     bench.complete(second)
-    assert [choice.submit.key.request_id for choice in bench.core.decoding] == ["c", "b"]
+    assert [choice.submit.key.request_id for choice in bench.core.roster.decoding] == ["c", "b"]
 
 
 def test_admission_sees_the_token_in_flight():

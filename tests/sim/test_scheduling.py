@@ -13,6 +13,7 @@ from attrs import evolve
 from graphs.step import StepInput
 from stages.errors import Draining, EngineFailure, InvalidRequest, QueueFull
 from stages.messages import Cancel, Sampling, Usage
+from stages.scheduler.budget import FIRST_SHARE
 from stages.settings import SchedulerSettings
 from tests.sim import simkit
 from tests.sim.history_device import HistoryDevice, continuation
@@ -71,7 +72,7 @@ def test_one_request_answers_after_its_chunks_and_then_once_a_decode_step():
 
 
 def test_what_was_done_is_counted_once_even_when_it_had_to_be_done_again():
-    settings = SchedulerSettings(chunked_prefill_size_tokens=16, new_token_reserve=0.0)
+    settings = SchedulerSettings(chunked_prefill_size_tokens=16, schedule_conservativeness=0.0)
 
     async def main() -> None:
         async with sim_engine(settings, make_device(num_pages=5)) as engine:
@@ -342,7 +343,9 @@ def test_nothing_to_generate_ends_at_once():
 @pytest.mark.parametrize("num_pages", [9, 10, 12, 16, 24])
 @pytest.mark.parametrize("reserve", [0.0, 0.3])
 def test_retraction_changes_when_tokens_come_but_not_which(num_pages: int, reserve: float):
-    settings = SchedulerSettings(chunked_prefill_size_tokens=16, max_running_requests=8, new_token_reserve=reserve)
+    settings = SchedulerSettings(
+        chunked_prefill_size_tokens=16, max_running_requests=8, schedule_conservativeness=reserve / FIRST_SHARE
+    )
     lengths = (9, 3, 17, 30, 12, 5)
 
     async def main() -> None:
@@ -363,7 +366,7 @@ def test_retraction_changes_when_tokens_come_but_not_which(num_pages: int, reser
             for choice, (one, length) in enumerate(zip(heard, lengths, strict=True)):
                 seed = choice if choice % 2 else 0
                 assert one.token_ids == continuation(prompt(length, choice), 30, 997, seed)
-                assert one.ended.usage == Usage(length, 30)
+                assert evolve(one.ended.usage, num_retractions=0) == Usage(length, 30)
             await trio.sleep(0.0)
             if reserve == 0.0 and num_pages <= 16:
                 assert engine.stats.snapshot(trio.current_time()).totals["retractions"] > 0
@@ -390,15 +393,15 @@ def test_the_last_choice_is_aborted_when_it_alone_outgrows_the_memory():
 
 
 def test_a_retracted_choice_that_is_aborted_was_waiting():
-    settings = SchedulerSettings(chunked_prefill_size_tokens=16, max_running_requests=8, new_token_reserve=0.0)
+    settings = SchedulerSettings(chunked_prefill_size_tokens=16, max_running_requests=8, schedule_conservativeness=0.0)
 
     async def main() -> None:
         async with sim_engine(settings, make_device(num_pages=5)) as engine, trio.open_nursery() as nursery:
 
             async def abort() -> None:
-                while not engine.core.retracted:  # noqa: ASYNC110
+                while not engine.core.roster.retracted:  # noqa: ASYNC110
                     await trio.sleep(0.01)
-                assert [choice.submit.key.choice for choice in engine.core.retracted] == [1]
+                assert [choice.submit.key.choice for choice in engine.core.roster.retracted] == [1]
                 engine.cancel(Cancel("a", choice=1, deliver=True))
 
             nursery.start_soon(abort)
@@ -408,7 +411,7 @@ def test_a_retracted_choice_that_is_aborted_was_waiting():
             assert old.token_ids == continuation(prompt(9, 0), 20, 997)
             assert new.ended.finish.message == "Abort in waiting queue"
             assert new.token_ids == continuation(prompt(9, 1), 20, 997)[: len(new.token_ids)]
-            assert new.ended.usage == Usage(9, len(new.token_ids))
+            assert new.ended.usage == Usage(9, len(new.token_ids), num_retractions=1)
 
     run_sim(main)
 

@@ -14,7 +14,7 @@ from stages.executor.runner import Runner, SimPending, SimRunner, ThreadRunner
 from stages.executor.stage import run_executor
 from stages.messages import StartTransfer, StepDone, StepFailed, StepPlan, TransferDone
 from stages.scheduler.choice import Choice
-from stages.scheduler.compose import compose, prefill_row
+from stages.scheduler.compose import Row, compose
 from stages.scheduler.slots import SlotTable
 from stages.settings import SchedulerSettings
 from tests.sim.history_device import HistoryDevice, continuation
@@ -25,7 +25,7 @@ def make_step() -> StepInput:
     table = SlotTable(num_slots=9, max_pages=64)
     choice = Choice(submit("a", (1, 2, 3)), 0, slot=1, pages=[1])
     table.fill(1, choice.submit, [1])
-    return compose("prefill", [prefill_row(choice, 16)], table, capacity().buckets, 8)
+    return compose("prefill", [Row(choice, 0, choice.num_tokens)], table, capacity().buckets, 8)
 
 
 def end(channels: Channels) -> None:

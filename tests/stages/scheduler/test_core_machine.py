@@ -1,7 +1,15 @@
-"""Random orders against the scheduler's core: every page has one owner, every choice ends once, nothing leaks."""
+"""Random orders against the scheduler's core: every page and slot has one owner, every choice ends once, nothing leaks.
 
+The device folds every token it ever read into the next one, so an answer that resumed from a cached prefix, was
+retracted, preempted or came back from host memory is right only if every page and snapshot was.
+"""
+
+import math
+import random
 from collections import Counter, deque
 
+import pytest
+import trio
 from attrs import evolve
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -9,12 +17,30 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from graphs.step import StepOutput
 from stages.channels import Admission
-from stages.messages import Cancel, ChoiceKey, Sampling, StepPlan, Submit
+from stages.messages import (
+    Cancel,
+    ChoiceKey,
+    CloseSession,
+    Command,
+    CommandResult,
+    FlushCache,
+    OpenSession,
+    Pause,
+    Resume,
+    Sampling,
+    StartTransfer,
+    StepPlan,
+    Submit,
+)
 from stages.scheduler.choice import Choice
+from stages.scheduler.commands import Commands
 from stages.scheduler.core import SchedulerCore
+from stages.scheduler.eviction import eviction_names
 from stages.scheduler.lifecycle import Phase
-from stages.scheduler.policies import load_policy
-from stages.settings import SchedulerSettings
+from stages.scheduler.nodes import subtree
+from stages.scheduler.policies import load_policy, policy_names
+from stages.scheduler.prefix_tree import PrefixTree
+from stages.settings import CacheSettings, PrioritySettings, SchedulerSettings
 from tests.sim.history_device import HistoryDevice, continuation
 from tests.sim.simkit import capacity, submit
 
@@ -22,31 +48,83 @@ MAX_PREFILL_ROWS = 3
 CHUNK_TOKENS = 8
 
 
+ORDERS = (
+    FlushCache(),
+    FlushCache(waits=True),
+    Pause("abort"),
+    Pause("retract"),
+    Pause("in_place"),
+    Resume(),
+    OpenSession("s1"),
+    OpenSession("s2", timeout_s=3.0),
+    CloseSession("s1"),
+)
+
+
 class CoreMachine(RuleBasedStateMachine):
     """Submits, cancels, steps and fails in any order; the device checks what it is given, the rest is checked here."""
 
     @initialize(
-        num_pages=st.integers(4, 20),
+        num_pages=st.integers(4, 40),
         max_running=st.integers(1, 6),
-        reserve=st.sampled_from([0.0, 0.3, 1.0]),
+        conservativeness=st.sampled_from([0.0, 0.4, 1.5]),
         max_batch=st.sampled_from([1, 2, 4]),
         overlap=st.booleans(),
+        cache=st.none()
+        | st.builds(
+            CacheSettings,
+            eviction_policy=st.sampled_from(eviction_names()).filter(lambda name: name != "tlru"),
+            max_snapshots=st.integers(1, 6),
+            stride_tokens=st.sampled_from([8, 16]),
+            boundary_token_ids=st.sampled_from([frozenset[int](), frozenset({3, 30})]),
+            max_pinned=st.integers(0, 2),
+            placement=st.sampled_from(["turns", "turns", "grid"]),
+        ),
+        host=st.sampled_from([(1, 1), (4, 3), (30, 6)]),
+        priority=st.none() | st.builds(PrioritySettings, preemption_threshold=st.sampled_from([None, 0, 2])),
+        policy=st.sampled_from([name for name in policy_names() if name != "priority"]),
     )
-    def start(self, num_pages: int, max_running: int, reserve: float, max_batch: int, overlap: bool) -> None:
-        self.device = HistoryDevice(capacity(num_pages=num_pages, num_slots=6, max_batch=max_batch))
+    def start(
+        self,
+        num_pages: int,
+        max_running: int,
+        conservativeness: float,
+        max_batch: int,
+        overlap: bool,
+        cache: CacheSettings | None,
+        host: tuple[int, int],
+        priority: PrioritySettings | None,
+        policy: str,
+    ) -> None:
+        num_slots = 6 if cache is None else 6 + cache.max_snapshots + (6 if cache.max_snapshots % 2 else 0)
+        self.device = HistoryDevice(
+            capacity(
+                num_pages=num_pages,
+                num_slots=num_slots,
+                max_batch=max_batch,
+                num_host_pages=host[0],
+                num_host_slots=host[1],
+            )
+        )
         self.queue = Admission(64, lambda _: None)
+        self.now_s = 0.0
+        self.transfers: list[StartTransfer] = []
+        self.replies: list[trio.MemoryReceiveChannel[CommandResult]] = []
         self.core = SchedulerCore(
             SchedulerSettings(
                 chunked_prefill_size_tokens=CHUNK_TOKENS,
                 max_running_requests=max_running,
                 max_prefill_rows=MAX_PREFILL_ROWS,
-                new_token_reserve=reserve,
+                schedule_conservativeness=conservativeness,
                 overlap=overlap,
+                cache=cache,
+                priority=priority,
             ),
             self.device.capacity,
             self.queue,
-            load_policy("fcfs"),
+            load_policy(policy),
         )
+        self.commands = Commands(self.core)
         self.plans: deque[StepPlan] = deque()
         self.max_flights = 2 if overlap else 1
         self.outputs: deque[StepOutput] = deque()
@@ -64,10 +142,58 @@ class CoreMachine(RuleBasedStateMachine):
         has_stop=st.booleans(),
         min_new=st.integers(0, 5),
         is_sampled=st.booleans(),
+        shared=st.integers(0, 60),
+        priority=st.none() | st.integers(-3, 3),
+        session=st.sampled_from([None, None, "s1", "s2", "s3"]),
+        namespace=st.sampled_from(["", "", "salt"]),
+        wait_s=st.sampled_from([math.inf, math.inf, math.inf, 2.0]),
     )
-    def submit(self, length: int, new: int, num_choices: int, has_stop: bool, min_new: int, is_sampled: bool) -> None:
+    def submit(
+        self,
+        length: int,
+        new: int,
+        num_choices: int,
+        has_stop: bool,
+        min_new: int,
+        is_sampled: bool,
+        shared: int,
+        priority: int | None,
+        session: str | None,
+        namespace: str,
+        wait_s: float,
+    ) -> None:
         self.num_requests += 1
-        prompt = tuple((self.num_requests * 37 + index) % 997 for index in range(length))
+        own = tuple((self.num_requests * 37 + index) % 997 for index in range(length))
+        # The first `shared` tokens are everybody's.
+        prompt = (tuple(range(shared)) + own)[:length]
+        self.send(
+            prompt, new, num_choices, has_stop, min_new, is_sampled, priority, session, namespace, self.now_s + wait_s
+        )
+
+    @precondition(lambda self: self.heard)
+    @rule(index=st.integers(0, 99), more=st.integers(0, 12), keeps=st.booleans())
+    def next_turn(self, index: int, more: int, keeps: bool) -> None:
+        """Go on with a conversation: its prompt, what was answered so far (or half of it), and something new."""
+        key = list(self.heard)[-1 - index % len(self.heard)]
+        before = self.submitted[key]
+        answer = self.heard[key] if keeps else self.heard[key][: len(self.heard[key]) // 2]
+        prompt = before.prompt_ids + answer + tuple((500 + self.num_requests + index) % 997 for index in range(more))
+        self.num_requests += 1
+        self.send(prompt, 5, 1, False, 0, False, before.priority, before.session, before.namespace, math.inf)
+
+    def send(
+        self,
+        prompt: tuple[int, ...],
+        new: int,
+        num_choices: int,
+        has_stop: bool,
+        min_new: int,
+        is_sampled: bool,
+        priority: int | None,
+        session: str | None,
+        namespace: str,
+        wait_until_s: float,
+    ) -> None:
         stop = frozenset(range(0, 997, 5)) if has_stop else frozenset()
         orders = tuple(
             evolve(
@@ -75,6 +201,10 @@ class CoreMachine(RuleBasedStateMachine):
                 stop_token_ids=stop,
                 sampling=Sampling(temperature=1.0 if is_sampled else 0.0),
                 seed=self.num_requests + choice,
+                priority=priority,
+                session=session,
+                namespace=namespace,
+                wait_until_s=wait_until_s,
             )
             for choice in range(num_choices)
         )
@@ -84,10 +214,9 @@ class CoreMachine(RuleBasedStateMachine):
         self.core.arrive()
         self.hear()
 
-    @rule(data=st.data(), deliver=st.booleans(), whole=st.booleans())
-    def cancel(self, data: st.DataObject, deliver: bool, whole: bool) -> None:
-        number = data.draw(st.integers(1, self.num_requests + 1))
-        choice = None if whole else data.draw(st.integers(0, 3))
+    @rule(index=st.integers(0, 99), choice=st.none() | st.integers(0, 3), deliver=st.booleans())
+    def cancel(self, index: int, choice: int | None, deliver: bool) -> None:
+        number = self.num_requests + 1 - index % (self.num_requests + 1)
         before = self.live()
         self.core.cancel(Cancel(f"r{number}", choice, deliver))
         self.note_zombies(before)
@@ -96,36 +225,43 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.plans) < self.max_flights)
     @rule()
     def launch(self) -> None:
-        before = {choice: choice.num_flights for choice in (*self.core.prefilling, *self.core.decoding)}
-        num_retracted = self.core.outbox.counts["retractions"]
+        roster, memory = self.core.roster, self.core.memory
+        before = set(roster.running())
+        counts = dict(self.core.outbox.counts)
         plan = self.core.plan()
-        running = set(self.core.prefilling) | set(self.core.decoding)
-        if running - set(before):
-            assert self.num_foreseen(running, before) <= self.core.memory.pages.num_free, "the reserve allows no more"
+        running = set(roster.running())
         if self.plans:
-            assert self.core.outbox.counts["retractions"] == num_retracted, "nothing is retracted beside a flight"
-            assert set(before) <= running, "nothing is ended beside a flight"
+            for name in ("retractions", "preemptions"):
+                assert self.core.outbox.counts[name] == counts.get(name, 0), f"no {name} beside a flight"
+            assert before <= running, "nothing is ended beside a flight"
         self.hear()
         if plan is not None:
             self.plans.append(plan)
             self.check_plan(plan)
-        elif not self.plans:
+            if running - before and len(running) > 1 and not self.core.outbox.counts["retractions"]:
+                flown = {row.choice for row in self.core.flights[-1].rows}
+                reserved = sum(
+                    max(0, memory.foreseen_pages(choice) - len(choice.pages) - (choice in flown)) for choice in running
+                )
+                tails = sum(
+                    capture.tail_page is not None
+                    for flight in self.core.flights
+                    for row in flight.rows
+                    for capture in row.captures
+                )
+                assert reserved <= memory.num_room_pages + tails, "the reserve allows no more"
+        # A backup holds what it copies.
+        self.transfers += self.core.transfers()
+        if plan is None and not self.plans and not self.transfers and not self.core.is_paused:
             assert not running
             # Whatever is alone fits, so nothing waits for ever.
             assert not self.queue.waiting
-            assert not self.core.retracted
-
-    def num_foreseen(self, running: set[Choice], num_flights: dict[Choice, int]) -> int:
-        pages = 0
-        for choice in running:
-            ahead = num_flights.get(choice, 0)
-            foreseen = self.core.budget.foreseen_pages(choice.num_tokens + ahead, choice.num_remaining - ahead)
-            pages += max(0, foreseen - len(choice.pages))
-        return pages
+            assert not roster.retracted
 
     def check_plan(self, plan: StepPlan) -> None:
         if len(self.plans) == self.max_flights:
             assert self.core.plan() is None
+        roster = self.core.roster
         rows = [row for row in plan.input.num_valid.tolist() if row]
         family = plan.input.key.family
         assert len(rows) <= (MAX_PREFILL_ROWS if family == "prefill" else self.core.budget.max_rows)
@@ -133,11 +269,11 @@ class CoreMachine(RuleBasedStateMachine):
         if family == "prefill":
             flown = self.core.flights[-1].rows
             for row in flown:
-                assert row.start % CHUNK_TOKENS == 0
+                assert row.start % 4 == 0
                 assert row.num_valid == CHUNK_TOKENS or row.samples
                 assert row.choice.num_flights == 1
-            assert flown[0].choice is next(iter(self.core.prefilling)), "the oldest prompt goes first"
-        others = self.core.decoding if family == "prefill" else self.core.prefilling
+            assert flown[0].choice is next(iter(roster.prefilling)), "the oldest prompt goes first"
+        others = roster.decoding if family == "prefill" else roster.prefilling
         if others:
             assert self.last_families[-1:] != [family], "one family ran twice while the other had rows"
         self.last_families.append(family)
@@ -157,8 +293,55 @@ class CoreMachine(RuleBasedStateMachine):
         """Let the device do the next step before the core hears of the one before."""
         self.outputs.append(self.device.run(self.plans[len(self.outputs)].input))
 
+    @precondition(lambda self: self.transfers)
+    @rule(index=st.integers(0, 9))
+    def transfer(self, index: int) -> None:
+        """Let a copy between the tiers happen, whichever is done first."""
+        started = self.transfers.pop(index % len(self.transfers))
+        self.device.transfer(started.transfer)
+        self.core.transferred(started.number)
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 5.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        before = set(self.queue.waiting)
+        self.core.expire(self.now_s)
+        assert self.core.next_expiry_s > self.now_s
+        for key in before:
+            assert (key in self.queue.waiting) == (self.submitted[key].wait_until_s > self.now_s)
+        self.hear()
+
+    @rule(order=st.sampled_from(ORDERS))
+    def command(self, order: FlushCache | Pause | Resume | OpenSession | CloseSession) -> None:
+        send, receive = trio.open_memory_channel[CommandResult](1)
+        before = self.live()
+        self.commands.take(Command(order, send))
+        self.commands.settle()
+        self.note_zombies(before)
+        for command, result in self.commands.take_answers():
+            if isinstance(command.order, FlushCache) and result.is_done:
+                assert self.core.memory.tree is None or not self.core.memory.tree.num_pages
+        # Some have gone before they are answered.
+        if isinstance(order, FlushCache) and order.waits:
+            receive.close()
+        else:
+            self.replies.append(receive)
+        self.hear()
+
+    @rule(num_steps=st.integers(1, 40))
+    def run_for(self, num_steps: int) -> None:
+        """Let the engine go on for a while, paused or not."""
+        self.core.is_paused = False
+        for _ in range(num_steps):
+            if len(self.plans) < self.max_flights:
+                self.launch()
+            if self.transfers and num_steps % 2:
+                self.transfer(0)
+            if self.plans:
+                self.complete()
+
     def live(self) -> list[Choice]:
-        return [choice for choices in self.core.requests.values() for choice in choices.values()]
+        return self.core.roster.every()
 
     def note_zombies(self, before: list[Choice]) -> None:
         """Keep in view what has ended while a step of it is out."""
@@ -171,6 +354,8 @@ class CoreMachine(RuleBasedStateMachine):
         self.core.fail()
         self.plans.clear()
         self.outputs.clear()
+        while self.transfers:
+            self.core.transferred(self.transfers.pop().number)
         self.zombies = []
         self.hear()
         self.nothing_is_left()
@@ -205,8 +390,19 @@ class CoreMachine(RuleBasedStateMachine):
 
     def nothing_is_left(self) -> None:
         assert self.core.is_idle
-        assert self.core.memory.pages.num_used == 0
-        assert self.core.memory.slots.num_used == 0
+        memory = self.core.memory
+        self.core.flush()
+        assert memory.pages.num_used == 0
+        assert memory.slots.num_used == 0
+        assert (memory.num_live_slots, memory.num_coming_snapshots) == (0, 0)
+        if self.core.host is not None:
+            assert (self.core.host.pages.num_used, self.core.host.slots.num_used) == (0, 0)
+            assert not self.core.host._fetched
+        assert not self.core.intake._looked
+        assert not len(self.core.intake.waiting)
+        assert not self.core.roster.sharing._followers
+        assert not self.core.roster.sharing._leaders
+        assert not self.core.roster._kept
         table = self.core.memory.table
         assert not table._pages.any()
         assert not table._temperature.any()
@@ -218,46 +414,134 @@ class CoreMachine(RuleBasedStateMachine):
     def every_page_and_slot_has_one_owner(self) -> None:
         if not hasattr(self, "core"):
             return
+        core, memory = self.core, self.core.memory
         live = self.live()
         holders = live + self.zombies
-        pages = [page for choice in holders for page in choice.pages]
+        pages = [page for choice in holders for page in choice.pages if page not in choice.borrowed]
         slots = [choice.slot for choice in holders if choice.slot]
+        slots += [shadow.slot for choice in holders for shadow in choice.shadows]
+        captures = [capture for flight in core.flights for row in flight.rows for capture in row.captures]
+        pages += [capture.tail_page for capture in captures if capture.tail_page is not None]
+        slots += [capture.slot for capture in captures]
+        fetches = [] if core.host is None else [copy for copy in core.host._copies.values() if not copy.to_host]
+        for copy in fetches:
+            assert copy.snapshot is not None
+            pages += copy.pages + ([copy.snapshot.tail_page] if copy.snapshot.tail_page is not None else [])
+            slots.append(copy.snapshot.slot)
+        tree_pages, tree_slots = held_by(memory.tree)
+        pages += tree_pages
+        slots += tree_slots
         assert len(set(pages)) == len(pages)
         assert len(set(slots)) == len(slots)
         assert 0 not in pages
-        assert len(pages) == self.core.memory.pages.num_used
-        assert len(slots) == self.core.memory.slots.num_used
-        assert self.core.memory.pages.num_used + self.core.memory.pages.num_free == self.device.capacity.num_pages - 1
+        assert len(pages) == memory.pages.num_used
+        assert len(slots) == memory.slots.num_used
+        assert memory.pages.num_used + memory.pages.num_free == self.device.capacity.num_pages - 1
+        if memory.tree is not None:
+            assert memory.tree.num_snapshots + memory.num_coming_snapshots <= core.budget.max_snapshots
+            for choice in holders:
+                assert choice.borrowed <= set(tree_pages), "what is borrowed is the tree's"
+        assert core.sessions.num_pinned <= core.sessions.max_pinned
         # The device still writes them, ended or not.
-        flown = [row for flight in self.core.flights for row in flight.rows]
+        flown = [row for flight in core.flights for row in flight.rows]
         assert Counter(row.choice for row in flown) == {one: one.num_flights for one in holders if one.num_flights}
         for row in flown:
             assert row.choice.slot
             assert len(row.choice.pages) * self.device.capacity.page_size_tokens >= row.start + row.num_valid
-        numbers = [choice.number for choice in self.core.retracted]
-        assert numbers == sorted(numbers), "the oldest comes back first"
+        order = [(-choice.rank, choice.number) for choice in core.roster.retracted]
+        assert order == sorted(order), "the best comes back first, then the oldest"
         for choice in live:
-            assert (choice.phase is Phase.PREFILLING) == (choice in self.core.prefilling)
-            assert (choice.phase is Phase.DECODING) == (choice in self.core.decoding)
-            assert (choice.phase is Phase.RETRACTED) == (choice in self.core.retracted) == (choice.slot == 0)
-        assert len(self.core.prefilling) + len(self.core.decoding) <= self.core.budget.max_rows
+            assert (choice.phase is Phase.PREFILLING) == (choice in core.roster.prefilling)
+            assert (choice.phase is Phase.DECODING) == (choice in core.roster.decoding)
+            assert (choice.phase is Phase.RETRACTED) == (choice in core.roster.retracted) == (choice.slot == 0)
+        assert core.roster.num_running <= core.budget.max_rows
         still = set(self.queue.waiting) | {choice.submit.key for choice in live}
         assert still | set(self.ends) == set(self.submitted)
         assert not still & set(self.ends)
+        assert len(core.intake.waiting) == len(self.queue.waiting)
 
     def teardown(self) -> None:
         if not hasattr(self, "core"):
             return
+        self.core.is_paused = False
         for _ in range(5000):
             if len(self.plans) < self.max_flights:
                 self.launch()
-            if not self.plans:
+            while self.transfers:
+                self.transfer(0)
+            if self.core.is_idle and not self.transfers:
                 break
-            self.complete()
+            if self.plans:
+                self.complete()
         self.nothing_is_left()
+
+
+def held_by(tree: PrefixTree | None) -> tuple[list[int], list[int]]:
+    """Return the device pages and slots of all nodes of `tree`."""
+    pages: list[int] = []
+    slots: list[int] = []
+    for node in [node for root in tree._radix.roots.values() for node in subtree(root)] if tree is not None else []:
+        pages += node.device.pages or []
+        if (snapshot := node.device.snapshot) is not None:
+            slots.append(snapshot.slot)
+            pages += [] if snapshot.tail_page is None else [snapshot.tail_page]
+    return pages, slots
 
 
 TestCoreMachine = CoreMachine.TestCase
 TestCoreMachine.settings = settings(
     max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_long_life_leaves_nothing_behind(seed: int):
+    """What the machine does in short lives, in long and busy ones: conversations that go on, memory that is full."""
+    rng = random.Random(seed)
+    machine = CoreMachine()
+    machine.start(
+        num_pages=rng.choice([12, 24, 48]),
+        max_running=rng.randint(1, 6),
+        conservativeness=rng.choice([0.0, 0.4, 1.5]),
+        max_batch=rng.choice([1, 2, 4]),
+        overlap=bool(seed % 2),
+        cache=CacheSettings(
+            eviction_policy=rng.choice([name for name in eviction_names() if name != "tlru"]),
+            max_snapshots=rng.randint(2, 8),
+            stride_tokens=16,
+            boundary_token_ids=rng.choice([frozenset(), frozenset({10})]),
+            max_pinned=rng.randint(0, 2),
+            placement=rng.choice(["turns", "turns", "grid"]),
+        ),
+        host=rng.choice([(1, 1), (12, 4), (60, 10)]),
+        priority=rng.choice([None, PrioritySettings(preemption_threshold=0), PrioritySettings()]),
+        policy=rng.choice([name for name in policy_names() if name != "priority"]),
+    )
+    for _ in range(250):
+        match rng.choices(["submit", "turn", "cancel", "run", "command", "time"], [6, 8, 1, 10, 1, 1])[0]:
+            case "submit":
+                machine.submit(
+                    length=rng.randint(1, 90),
+                    new=rng.randint(0, 20),
+                    num_choices=rng.choice([1, 1, 3]),
+                    has_stop=rng.random() < 0.3,
+                    min_new=rng.randint(0, 5),
+                    is_sampled=rng.random() < 0.3,
+                    shared=rng.choice([0, 30, 60]),
+                    priority=rng.choice([None, -2, 0, 2, 20]),
+                    session=rng.choice([None, "s1", "s2", "s3"]),
+                    namespace=rng.choice(["", "", "salt"]),
+                    wait_s=rng.choice([math.inf, 2.0]),
+                )
+            case "turn" if machine.heard:
+                machine.next_turn(rng.randint(0, 5), rng.randint(0, 12), rng.random() < 0.8)
+            case "cancel":
+                machine.cancel(rng.randint(0, 9), rng.choice([None, 0, 1]), rng.random() < 0.5)
+            case "run":
+                machine.run_for(rng.randint(1, 30))
+            case "command":
+                machine.command(rng.choice(ORDERS))
+            case "time":
+                machine.pass_time(rng.choice([0.5, 5.0]))
+        machine.every_page_and_slot_has_one_owner()
+    machine.teardown()

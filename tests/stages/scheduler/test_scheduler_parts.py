@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from stages.channels import Admission
 from stages.errors import EngineFailure, InvalidRequest
 from stages.messages import Arrived, Cancel, ChoiceKey, Sampling, TokensRow
-from stages.scheduler.budget import MAX_FUTURE_TOKENS, budget_of
+from stages.scheduler.budget import FIRST_SHARE, MAX_FUTURE_TOKENS, Pressure, budget_of
 from stages.scheduler.choice import Choice
-from stages.scheduler.compose import Row, compose, decode_row, prefill_row, variant_of
+from stages.scheduler.compose import Row, compose, variant_of
 from stages.scheduler.core import SchedulerCore
 from stages.scheduler.lifecycle import TRANSITIONS, IllegalTransition, Phase, Signal, advance
 from stages.scheduler.pages import Pool
@@ -107,16 +107,21 @@ def test_a_choices_ids_are_its_prompt_and_then_what_came_out(length: int, new: i
     assert list(choice.token_ids(start, end)) == known[start:end]
 
 
-@given(length=st.integers(1, 200), chunk=st.sampled_from([4, 16, 64]))
+@pytest.mark.parametrize("chunk", [4, 12, 16])
+@pytest.mark.parametrize("length", [1, 3, 4, 15, 16, 17, 50])
 def test_chunks_follow_each_other_and_only_the_last_samples(length: int, chunk: int):
-    choice = Choice(submit("a", tuple(range(length))), 0)
-    rows: list[Row] = []
-    while choice.num_computed < length:
-        rows.append(prefill_row(choice, chunk))
-        choice.num_computed += rows[-1].num_valid
-    assert [row.start for row in rows] == list(range(0, length, chunk))
-    assert sum(row.num_valid for row in rows) == length
-    assert [row.samples for row in rows] == [False] * (len(rows) - 1) + [True]
+    device = HistoryDevice(capacity())
+    queue = Admission(8, lambda _: None)
+    settings = SchedulerSettings(chunked_prefill_size_tokens=chunk)
+    core = SchedulerCore(settings, device.capacity, queue, load_policy("fcfs"))
+    queue.send_nowait((submit("a", tuple(range(length)), max_new_tokens=1),))
+    rows: list[tuple[int, int, bool]] = []
+    while (plan := core.plan()) is not None:
+        rows += [(row.start, row.num_valid, row.samples) for row in core.flights[-1].rows]
+        core.complete(plan.step, device.run(plan.input))
+    assert [start for start, _, _ in rows] == list(range(0, length, chunk))
+    assert sum(num_valid for _, num_valid, _ in rows) == length
+    assert [samples for _, _, samples in rows] == [False] * (len(rows) - 1) + [True]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +151,7 @@ def test_a_step_is_padded_with_rows_of_the_null_slot_and_page():
     choices = [Choice(submit(str(slot), (1, 2, 3)), slot, slot=slot, generated=[9]) for slot in (3, 5, 6)]
     for choice in choices:
         table.fill(choice.slot, choice.submit, [choice.slot * 2])
-    step = compose("decode", [decode_row(choice) for choice in choices], table, capacity().buckets, 8)
+    step = compose("decode", [Row(choice, 3, 1) for choice in choices], table, capacity().buckets, 8)
     assert str(step.key) == "decode-b4-t1-p1-greedy"
     assert step.slots.tolist() == [3, 5, 6, 0]
     assert step.start.tolist() == [3, 3, 3, 0]
@@ -163,12 +168,36 @@ def test_the_budget_keeps_what_both_the_settings_and_the_device_allow():
 
 
 def test_pages_are_counted_whole_and_the_future_by_its_share():
-    budget = budget_of(SchedulerSettings(new_token_reserve=0.5), capacity(num_pages=65))
+    budget = budget_of(SchedulerSettings(), capacity(num_pages=65))
     assert [budget.pages_for(num) for num in (0, 1, 8, 9)] == [0, 1, 1, 2]
-    assert budget.foreseen_pages(8, 16) == 2
-    assert budget.foreseen_pages(8, 10**9) == budget.max_row_pages
-    wide = budget_of(SchedulerSettings(new_token_reserve=1.0), capacity(num_pages=10**4, max_row_pages=8192))
-    assert wide.foreseen_pages(8, 10**9) == 1 + MAX_FUTURE_TOKENS // 8
+    assert budget.foreseen_pages(8, 16, 0.5) == 2
+    assert budget.foreseen_pages(8, 10**9, 0.5) == budget.max_row_pages
+    wide = budget_of(SchedulerSettings(), capacity(num_pages=10**4, max_row_pages=8192))
+    assert wide.foreseen_pages(8, 10**9, 1.0) == 1 + MAX_FUTURE_TOKENS // 8
+
+
+def test_the_share_falls_to_its_floor_over_600_decode_steps_and_rises_to_what_was_used_at_a_retraction():
+    pressure = Pressure(1.0)
+    assert pressure.share == 0.7
+    for _ in range(300):
+        pressure.decoded()
+    assert pressure.share == pytest.approx(0.7 * (1 + 0.14) / 2)
+    for _ in range(400):
+        pressure.decoded()
+    assert pressure.share == pytest.approx(0.7 * 0.14)
+    choices = [Choice(submit("a", (1,), max_new_tokens=100), 0, generated=[1] * num) for num in (10, 30)]
+    pressure.retracted(choices)
+    assert pressure.share == (10 + 30 + 20 * 2) / (200 + 1)
+    pressure.retracted([Choice(submit("a", (1,), max_new_tokens=4), 0, generated=[1] * 3)])
+    assert pressure.share == 1.0
+    assert Pressure(5.0).share == 1.0
+    assert Pressure(0.0).share == 0.0
+
+
+def test_a_choice_that_nothing_but_its_limit_can_end_keeps_room_for_all_of_it():
+    pressure = Pressure(0.5)
+    assert pressure.share_of(Choice(submit("a", (1,), stop_token_ids=frozenset()), 0)) == 1.0
+    assert pressure.share_of(Choice(submit("a", (1,), stop_token_ids=frozenset({3})), 0)) == 0.35
 
 
 def test_the_queue_counts_choices_and_wakes_the_scheduler_once_a_request():
@@ -249,14 +278,14 @@ def test_a_choice_cancelled_on_the_device_keeps_slot_and_pages_until_its_step_is
 def test_the_newest_give_way_and_of_several_the_oldest_comes_back_first():
     device = HistoryDevice(capacity(num_pages=6))
     queue = Admission(8, lambda _: None)
-    settings = SchedulerSettings(new_token_reserve=0.0)
+    settings = SchedulerSettings(schedule_conservativeness=0.0)
     core = SchedulerCore(settings, device.capacity, queue, load_policy("fcfs"))
     # Four rows fill four of five pages with eight tokens each; the ninth token of each asks for one more.
     queue.send_nowait(tuple(submit("a", (1,) * 8, choice=choice, max_new_tokens=5) for choice in range(4)))
     phases: list[tuple[list[int], list[int]]] = []
     while (plan := core.plan()) is not None:
-        waiting = [choice.submit.key.choice for choice in core.retracted]
-        running = sorted(choice.submit.key.choice for choice in (*core.prefilling, *core.decoding))
+        waiting = [choice.submit.key.choice for choice in core.roster.retracted]
+        running = sorted(choice.submit.key.choice for choice in (*core.roster.prefilling, *core.roster.decoding))
         if (running, waiting) not in phases:
             phases.append((running, waiting))
         core.complete(plan.step, device.run(plan.input))
@@ -266,14 +295,14 @@ def test_the_newest_give_way_and_of_several_the_oldest_comes_back_first():
 def test_while_a_retracted_choice_waits_nothing_of_the_queue_is_let_in():
     device = HistoryDevice(capacity(num_pages=6))
     queue = Admission(8, lambda _: None)
-    settings = SchedulerSettings(new_token_reserve=0.0, max_running_requests=2)
+    settings = SchedulerSettings(schedule_conservativeness=0.0, max_running_requests=2)
     core = SchedulerCore(settings, device.capacity, queue, load_policy("fcfs"))
     queue.send_nowait(tuple(submit("a", (1,) * 16, choice=choice, max_new_tokens=9) for choice in range(2)))
     queue.send_nowait(tuple(submit("late", (1,), choice=choice, max_new_tokens=1) for choice in range(3)))
     num_steps_behind = 0
     while (plan := core.plan()) is not None:
         assert core.load().running <= 2
-        if core.retracted:
+        if core.roster.retracted:
             # A page is free for the small newcomers, but the retracted one was first.
             assert core.memory.pages.num_free
             assert (core.load().waiting, len(queue.waiting)) == (4, 3)
@@ -286,7 +315,7 @@ def test_while_a_retracted_choice_waits_nothing_of_the_queue_is_let_in():
 def test_a_choice_retracted_when_it_had_outgrown_a_row_is_not_let_in_again():
     device = HistoryDevice(capacity(num_pages=4, max_row_pages=2))
     queue = Admission(8, lambda _: None)
-    core = SchedulerCore(SchedulerSettings(new_token_reserve=0.0), device.capacity, queue, load_policy("fcfs"))
+    core = SchedulerCore(SchedulerSettings(schedule_conservativeness=0.0), device.capacity, queue, load_policy("fcfs"))
     # The first's ninth and the second's seventeenth token ask for a page in the same step; none is free.
     queue.send_nowait((submit("a", (1,) * 4, max_new_tokens=8),))
     queue.send_nowait((submit("b", (2,) * 13, max_new_tokens=8),))
@@ -308,17 +337,19 @@ def _rows(core: SchedulerCore) -> tuple[TokensRow, ...]:
 def test_a_share_is_kept_for_a_choice_that_came_back_too():
     device = HistoryDevice(capacity(num_pages=11))
     queue = Admission(8, lambda _: None)
-    core = SchedulerCore(SchedulerSettings(new_token_reserve=1.0), device.capacity, queue, load_policy("fcfs"))
+    core = SchedulerCore(
+        SchedulerSettings(schedule_conservativeness=1.0 / FIRST_SHARE), device.capacity, queue, load_policy("fcfs")
+    )
     queue.send_nowait((submit("back", (1,) * 8, max_new_tokens=32),))
     plan = core.plan()
     assert plan is not None
     core.complete(plan.step, device.run(plan.input))
-    (choice,) = core.decoding
-    core._retract(choice)
+    (choice,) = core.roster.decoding
+    core.roster.retract(choice)
     # Two pages now and three to come are the one's, six the other's: eleven of ten.
     queue.send_nowait((submit("new", (1,) * 8, max_new_tokens=40),))
     core.plan()
-    assert [one.submit.key.request_id for one in core.prefilling] == ["back"]
+    assert [one.submit.key.request_id for one in core.roster.prefilling] == ["back"]
     assert len(queue.waiting) == 1
 
 
@@ -371,7 +402,12 @@ def test_a_share_of_the_future_is_kept_free_for_those_that_run():
     def num_running(reserve: float) -> int:
         device = HistoryDevice(capacity(num_pages=11))
         queue = Admission(64, lambda _: None)
-        core = SchedulerCore(SchedulerSettings(new_token_reserve=reserve), device.capacity, queue, load_policy("fcfs"))
+        core = SchedulerCore(
+            SchedulerSettings(schedule_conservativeness=reserve / FIRST_SHARE),
+            device.capacity,
+            queue,
+            load_policy("fcfs"),
+        )
         queue.send_nowait(tuple(submit("a", (1,) * 8, choice=choice, max_new_tokens=32) for choice in range(8)))
         core.plan()
         return core.load().running

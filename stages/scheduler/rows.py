@@ -1,0 +1,147 @@
+"""Which choices run in the next step, and the memory their next tokens need. Core.
+
+Prefill and decode are different graphs and take turns whenever both have rows, so neither waits for more than one
+step of the other; how long a prefill step may be beside decoding choices is pace.py's.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+
+from attrs import define
+
+from graphs.keys import Family
+from graphs.step import Capacity
+from stages.messages import Finish
+from stages.scheduler.budget import Budget, Pressure
+from stages.scheduler.choice import Choice
+from stages.scheduler.compose import Row
+from stages.scheduler.lifecycle import Phase
+from stages.scheduler.memory import Memory
+from stages.scheduler.pace import Pace
+from stages.scheduler.roster import Roster
+
+OUT_OF_MEMORY = "Out of memory even after retracting all other requests in the decode batch. Aborting the last request."
+
+
+@define(eq=False)
+class Rows:
+    """Composes a step's rows from the roster."""
+
+    capacity: Capacity
+    budget: Budget
+    memory: Memory
+    pressure: Pressure
+    roster: Roster
+    pace: Pace | None = None
+
+    def next_family(self, last: Family) -> Family | None:
+        """Return the family whose turn it is after `last`, or None when nothing runs."""
+        roster = self.roster
+        if roster.prefilling and roster.decoding:
+            return "decode" if last == "prefill" else "prefill"
+        if roster.prefilling:
+            return "prefill"
+        return "decode" if roster.decoding else None
+
+    def of(self, family: Family, is_ahead: bool) -> list[Row]:
+        """Return the rows of a step; none when finding memory ended them, or while it must wait for a flight.
+
+        is_ahead says that a step is in flight: then nothing is retracted and nothing ended.
+        """
+        return self._prefill_rows() if family == "prefill" else self._decode_rows(is_ahead)
+
+    # --- prefill ------------------------------------------------------------------------------------------------------
+
+    def _prefill_rows(self) -> list[Row]:
+        """Return the oldest prompt's next chunk, and others' that need no longer a step than it does.
+
+        None while the oldest has a chunk in flight: nobody overtakes it.
+        """
+        rows: list[Row] = []
+        chunk_tokens, max_rows = self._prefill_limits()
+        for choice in self.roster.prefilling:
+            if choice.num_flights:
+                if not rows:
+                    return []
+                continue
+            num_valid = min(chunk_tokens, choice.num_tokens - choice.num_computed)
+            if not rows:
+                bucket_tokens = next(size for size in self.capacity.buckets.tokens if size >= num_valid)
+            if num_valid <= bucket_tokens:
+                rows.append(self._prefill_row(choice, num_valid))
+            if len(rows) == max_rows:
+                break
+        return rows
+
+    def _prefill_limits(self) -> tuple[int, int]:
+        chunk_tokens, max_rows = self.budget.chunk_tokens, self.budget.max_prefill_rows
+        if self.pace is None or not self.roster.decoding:
+            return chunk_tokens, max_rows
+        paced_tokens, paced_rows = self.pace.limits()
+        return min(chunk_tokens, paced_tokens), min(max_rows, paced_rows)
+
+    def _prefill_row(self, choice: Choice, num_valid: int) -> Row:
+        pages, slots = self.memory.first_copies(choice)
+        captures = self.memory.take_captures(choice, choice.num_computed + num_valid)
+        return Row(choice, choice.num_computed, num_valid, pages, slots, captures)
+
+    # --- decode -------------------------------------------------------------------------------------------------------
+
+    def _decode_rows(self, is_ahead: bool) -> list[Row]:
+        """Return a row for each decoding choice, by turns when they are more than a step holds; none without memory."""
+        decoding = self.roster.decoding
+        # One whose token in flight is its last has nothing more to run.
+        going_on = (choice for choice in decoding if choice.num_flights < choice.num_remaining)
+        chosen = list(islice(going_on, self.budget.max_decode_rows))
+        if is_ahead:
+            if not self._grow_ahead(chosen):
+                return []
+        else:
+            for choice in sorted(chosen, key=lambda choice: (-choice.rank, choice.number)):
+                if choice.phase is Phase.DECODING:
+                    self._grow(choice)
+            chosen = [choice for choice in chosen if choice.phase is Phase.DECODING]
+        if len(chosen) < len(decoding):
+            for choice in chosen:
+                del decoding[choice]
+                decoding[choice] = None
+        return [self._decode_row(choice) for choice in chosen]
+
+    def _decode_row(self, choice: Choice) -> Row:
+        """Return the row that reads the choice's newest token, which may still be in flight."""
+        position = choice.num_tokens - 1 + choice.num_flights
+        return Row(choice, position, 1, slot_copies=self.memory.shadow(choice, position))
+
+    def _grow(self, choice: Choice) -> None:
+        """Give a decoding choice the page of its newest token, retracting others until there is one."""
+        while self.memory.lacks_pages(choice):
+            if not self.budget.can_ever_fit(choice.num_tokens):
+                self.roster.end(choice, Finish("abort", message=OUT_OF_MEMORY, status=500))
+                return
+            if self.memory.num_room_pages:
+                self.memory.add_page(choice)
+                continue
+            if self.roster.num_running == 1 and self.roster.sessions.unpin_oldest():
+                continue
+            victim = max(self.roster.running(), key=_retraction_order)
+            self.roster.retract(victim)
+            self.pressure.retracted(self.roster.running())
+            self.roster.outbox.counts["retractions"] += 1
+            if victim is choice:
+                return
+
+    def _grow_ahead(self, chosen: Iterable[Choice]) -> bool:
+        """Give each choice the page it lacks; returns False, giving none, where it takes a retraction or an end."""
+        lacking = [choice for choice in chosen if self.memory.lacks_pages(choice)]
+        if len(lacking) > self.memory.num_room_pages:
+            return False
+        if not all(self.budget.can_ever_fit(choice.num_tokens + choice.num_flights) for choice in lacking):
+            return False
+        for choice in lacking:
+            self.memory.add_page(choice)
+        return True
+
+
+def _retraction_order(choice: Choice) -> tuple[int, int, int, int]:
+    """Return a key whose greatest is retracted first: worst priority, fewest generated, longest prompt, newest."""
+    return -choice.rank, -len(choice.generated), len(choice.submit.prompt_ids), choice.number
