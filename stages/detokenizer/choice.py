@@ -10,7 +10,7 @@ alone is searched for stop strings; with parsers off everything is visible.
 
 from collections.abc import Iterable
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from stages.detokenizer.parsers.port import Reasoning, ReasoningParser, TagIds, ToolCalls, ToolParser
 from stages.detokenizer.stops import stop_finder
@@ -53,6 +53,7 @@ class Choice:
         self.ended = False
         # Ended here by a stop string, while the scheduler still runs it.
         self.stopped = False
+        self.num_kept = 0
         self._vocabulary = decoding.vocabulary
         self._hidden = decoding.vocabulary.special if form.skip_special_tokens else frozenset()
         self._keep_stop = form.keep_stop
@@ -103,6 +104,8 @@ class Choice:
             return events
         self.ended = True
         self.stopped = self._matched is not None and row.finish is None
+        # What completed the stop string is no part of the answer, unless it was to be kept.
+        self.num_kept = usage.completion_tokens - (0 if self._keep_stop else 1)
         return (*events, Ended(self.key.choice, finish, usage))
 
     def _take_ids(self, row: TokensRow) -> int:
@@ -172,8 +175,11 @@ class Choice:
         unused = len(row.token_ids) - used
         if not unused and not reasoning_tokens:
             return row.usage
-        usage = row.usage
-        return Usage(usage.prompt_tokens, usage.completion_tokens - unused, usage.cached_tokens, reasoning_tokens)
+        return evolve(
+            row.usage,
+            completion_tokens=row.usage.completion_tokens - unused,
+            reasoning_tokens=reasoning_tokens,
+        )
 
     def _entries(self, row: TokensRow, used: int) -> tuple[TokenLogprob, ...]:
         piece = self._vocabulary.piece

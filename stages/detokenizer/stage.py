@@ -85,7 +85,7 @@ class Detokenizer:
             self._cut_off(choice)
             return
         if choice.stopped:
-            self._cancel(Cancel(choice.key.request_id, choice.key.choice))
+            self._cancel(Cancel(choice.key.request_id, choice.key.choice, num_generated=choice.num_kept))
 
     def _cut_off(self, choice: Choice) -> None:
         """Drop a request whose reader has gone or fell too far behind: its other choices share the same mailbox."""
