@@ -87,10 +87,10 @@ class BodyTooLarge(RequestError):
 
 
 class Unavailable(TrnrtError):
-    """Try again after retry_after_s seconds; None where the same request will be refused again."""
+    """Try again after retry_after_s seconds."""
 
     status = 503
-    retry_after_s: int | None = 1
+    retry_after_s = 1
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -120,8 +120,6 @@ class DeadlineExceeded(Unavailable):
 
 class PriorityRefused(Unavailable):
     """The request has a priority and this server, which has none, is told not to ignore that."""
-
-    retry_after_s = None
 
     def __init__(self) -> None:
         super().__init__("Using priority is disabled for this server. Please send a new request without a priority.")

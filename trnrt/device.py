@@ -7,7 +7,7 @@ from graphs.settings import DeviceMode
 from stages.errors import CheckpointError, StartupError
 from trnrt.config import Config
 from trnrt.served import ServedModel
-from trnrt.shapes import graph_settings
+from trnrt.shapes import graph_settings, host_sizes
 
 if TYPE_CHECKING:
     from graphs.devices.cpu import CpuDevice
@@ -18,8 +18,10 @@ T = TypeVar("T")
 def build_device(config: Config, model: ServedModel, mode: DeviceMode | None = None) -> "CpuDevice":
     """Load the checkpoint onto the device, eager or compiled as `mode` or the flags say; raises StartupError."""
     try:
+        from graphs.config import Config as ModelConfig
         from graphs.config import ConfigError as ModelConfigError
         from graphs.devices.cpu import CpuDevice
+        from graphs.state import page_bytes, slot_bytes
         from graphs.weights import WeightsError
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "safetensors"):
@@ -28,13 +30,20 @@ def build_device(config: Config, model: ServedModel, mode: DeviceMode | None = N
             f"--device cpu needs {error.name}, which is not installed: pip install 'trnrt[cpu]'"
         ) from None
     try:
+        settings = graph_settings(config, model.settings)
+        model_config = ModelConfig.read(model.folder)
+        num_host_pages, num_host_slots = host_sizes(
+            config.host_cache_gb, page_bytes(model_config, settings), slot_bytes(model_config, settings)
+        )
         return CpuDevice.open(
             model.folder,
-            graph_settings(config, model.settings),
+            settings,
             mode=mode or config.device_mode,
             cache=Path(_resolved(config.compile_cache_dir)),
             threads=_resolved(config.device_threads),
             progress=True,
+            num_host_pages=num_host_pages,
+            num_host_slots=num_host_slots,
         )
     except (ModelConfigError, WeightsError) as error:
         raise CheckpointError(str(error)) from None
@@ -42,8 +51,9 @@ def build_device(config: Config, model: ServedModel, mode: DeviceMode | None = N
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
             raise
         raise StartupError(
-            f"--max-total-tokens {config.max_total_tokens} and --max-running-requests {config.max_running_requests} "
-            "need more memory than there is, beside the weights"
+            f"--max-total-tokens {config.max_total_tokens}, --max-running-requests {config.max_running_requests}, "
+            f"--snapshot-slots {config.snapshot_slots} and --host-cache-gb {config.host_cache_gb:g} need more memory "
+            "than there is, beside the weights"
         ) from None
 
 

@@ -9,10 +9,10 @@ from graphs.settings import DType, default_cache
 from stages.scheduler.policies import load_policy
 from trnrt.config import Config
 from trnrt.served import ServedModel, read_json
+from trnrt.shapes import snapshot_slots
 
 SMALLEST_POOL_TOKENS = 65_536
 LARGEST_DEFAULT_POOL_TOKENS = 262_144
-
 
 log = logging.getLogger("trnrt")
 
@@ -21,8 +21,14 @@ def resolve(config: Config, model: ServedModel) -> Config:
     """Return `config` with nothing left to decide but what may really be absent."""
     settings = model.settings
     context = settings.context_length_tokens
+    # A prefix that was decoded and one that was prefilled differ in the last bits.
+    config = attrs.evolve(config, disable_radix_cache=config.disable_radix_cache or config.deterministic)
+    snapshots = snapshot_slots(config)
     return attrs.evolve(
         config,
+        snapshot_slots=snapshots,
+        session_snapshots=snapshots // 4 if config.session_snapshots is None else config.session_snapshots,
+        host_cache_gb=0.0 if config.disable_radix_cache else config.host_cache_gb,
         model_path=settings.model_path,
         tokenizer_path=config.tokenizer_path or settings.model_path,
         served_model_name=settings.served_model_name,

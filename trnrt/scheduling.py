@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from stages.errors import ConfigError
 from stages.settings import CacheSettings, PrioritySettings, SchedulerSettings
 from trnrt.config import Config
-from trnrt.shapes import MAX_PREFILL_ROWS
+from trnrt.shapes import MAX_PREFILL_ROWS, snapshot_slots
 
 
 def scheduler_settings(config: Config, boundary_token_ids: frozenset[int] = frozenset()) -> SchedulerSettings:
@@ -38,7 +38,7 @@ def _priority(config: Config) -> PrioritySettings | None:
 
 
 def _cache(config: Config, boundary_token_ids: frozenset[int]) -> CacheSettings:
-    max_snapshots = config.snapshot_slots or 2 * config.max_running_requests
+    max_snapshots = snapshot_slots(config)
     max_pinned = max_snapshots // 4 if config.session_snapshots is None else config.session_snapshots
     parameters = _eviction_parameters(config.radix_eviction_policy_config)
     return CacheSettings(

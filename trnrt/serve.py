@@ -47,13 +47,13 @@ from stages.request import Services
 from stages.scheduler.core import SchedulerCore
 from stages.scheduler.stage import run_scheduler
 from stages.scheduler.waiting import rank_of
-from stages.settings import DetokenizerSettings, IngressSettings, PrioritySettings, PromptSettings, SchedulerSettings
+from stages.settings import DetokenizerSettings, IngressSettings, PromptSettings
 from stages.stats.stage import Stats, open_stats, run_stats
 from trnrt.config import Config
 from trnrt.device import build_device
 from trnrt.resolve import resolve
+from trnrt.scheduling import scheduler_settings
 from trnrt.served import ServedModel, read_served_model
-from trnrt.shapes import MAX_PREFILL_ROWS
 from trnrt.supervise import contained, first_cause, linked
 
 # How long the last frames may take to reach their clients once the engine has finished.
@@ -119,7 +119,7 @@ def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
 
 def open_engine(config: Config) -> Channels:
     """Return the channels of an engine with the queue that the settings ask for."""
-    priority = priority_settings(config)
+    priority = scheduler_settings(config).priority
     rank = None if priority is None else partial(rank_of, settings=priority)
     return open_channels(config.max_queued_requests, config.max_queued_tokens, rank)
 
@@ -229,7 +229,8 @@ async def _start_stages(
 
 
 async def _run_scheduler(server: Server, *, task_status: "trio.TaskStatus[SchedulerCore]") -> None:
-    settings = scheduler_settings(server.config)
+    # A turn begins where an end token stands: <|user|> and <|observation|> end an answer too.
+    settings = scheduler_settings(server.config, server.model.settings.eos_token_ids)
     capacity = server.device.capacity
     await run_scheduler(settings, capacity, server.channels, server.stats.send, task_status=task_status)
     server.drained.set()
@@ -266,32 +267,6 @@ def package_version() -> str:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def scheduler_settings(config: Config) -> SchedulerSettings:
-    """Return what the scheduler needs of the settings."""
-    return SchedulerSettings(
-        max_queued_requests=config.max_queued_requests,
-        max_running_requests=config.max_running_requests,
-        chunked_prefill_size_tokens=config.chunked_prefill_size,
-        max_prefill_rows=MAX_PREFILL_ROWS,
-        max_queued_tokens=config.max_queued_tokens,
-        schedule_policy=config.schedule_policy,
-        priority=priority_settings(config),
-        overlap=not config.disable_overlap_schedule,
-    )
-
-
-def priority_settings(config: Config) -> PrioritySettings | None:
-    """Return what priority scheduling is to be like, None when it is off."""
-    if not config.enable_priority_scheduling:
-        return None
-    threshold = config.priority_scheduling_preemption_threshold
-    return PrioritySettings(
-        low_values_first=config.schedule_low_priority_values_first,
-        default=config.default_priority_value,
-        preemption_threshold=None if config.disable_priority_preemption else threshold,
-    )
 
 
 def ingress_settings(config: Config) -> IngressSettings:

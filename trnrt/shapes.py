@@ -4,11 +4,39 @@ import math
 
 from graphs.keys import Buckets, doubling
 from graphs.settings import GraphSettings
+from stages.errors import ConfigError
 from stages.settings import ModelSettings
 from trnrt.config import Config
 
 PAGE_SIZE_TOKENS = 64
 MAX_PREFILL_ROWS = 4
+
+
+def snapshot_slots(config: Config) -> int:
+    """Return how many snapshots the prefix cache may hold on the device."""
+    if config.disable_radix_cache:
+        return 0
+    return config.snapshot_slots or 2 * config.max_running_requests
+
+
+def num_slots(config: Config) -> int:
+    """Return the device's slots: the null one, one a row and, with the prefix cache, a row's shadow and the cache's."""
+    rows = config.max_running_requests
+    return 1 + rows if config.disable_radix_cache else 1 + 2 * rows + snapshot_slots(config)
+
+
+def host_sizes(host_cache_gb: float, page_bytes: int, slot_bytes: int) -> tuple[int, int]:
+    """Return the host's pages and slots, null ones counted, for half the memory each; raises ConfigError if too few."""
+    if not host_cache_gb:
+        return 1, 1
+    half = host_cache_gb * 1e9 / 2
+    num_pages, num_slots = int(half // page_bytes), int(half // slot_bytes)
+    if num_pages < 1 or num_slots < 1:
+        least_gb = 2 * max(page_bytes, slot_bytes) / 1e9
+        raise ConfigError(
+            f"--host-cache-gb: must be at least {least_gb:.3g} to hold one snapshot, got {host_cache_gb:g}"
+        )
+    return num_pages + 1, num_slots + 1
 
 
 def graph_settings(config: Config, model: ModelSettings) -> GraphSettings:
@@ -29,7 +57,7 @@ def graph_settings(config: Config, model: ModelSettings) -> GraphSettings:
         )
     return GraphSettings(
         buckets=buckets,
-        num_slots=rows + 1,
+        num_slots=num_slots(config),
         num_pages=num_pages + 1,
         page_size_tokens=PAGE_SIZE_TOKENS,
         dtype="float32" if config.dtype == "float32" else "bfloat16",

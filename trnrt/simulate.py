@@ -12,7 +12,6 @@ from typing import Any
 
 import attrs
 from attrs import frozen
-from tqdm import tqdm
 
 from stages.errors import ConfigError
 from stages.settings import SchedulerSettings
@@ -29,9 +28,6 @@ from trnrt.simulation.traces import USER, Trace
 
 GROUPS = ("scheduler", "cache")
 GB = 1e9
-DEFAULT_REQUESTS = 300
-# What --out writes, by the end of the file's name.
-FORMATS = {"txt": to_text, "json": to_json, "svg": to_svg}
 
 
 @frozen(kw_only=True)
@@ -48,6 +44,9 @@ class SimulateFlags:
     out: str | None = None
     svg: str | None = None
     json: bool = False
+
+
+DEFAULT_REQUESTS = 300
 
 
 @frozen(eq=False)
@@ -80,19 +79,16 @@ def run_simulate(argv: Sequence[str]) -> int:
 def _simulate_all(flags: SimulateFlags, trace: Trace, model: DeviceModel, settings: Sequence[Setting]) -> Report:
     results = []
     for setting in settings:
-        # Shown on a terminal only.
-        with tqdm(total=trace.num_requests, desc=setting.name, unit="request", disable=None, leave=False) as bar:
-            run = simulate(
-                trace,
-                setting.scheduler,
-                model,
-                seed=flags.seed,
-                answers=Answers(flags.strip_reasoning),
-                max_total_tokens=setting.config.max_total_tokens,
-                host_cache_bytes=setting.config.host_cache_gb * GB,
-                queue_timeout_s=setting.config.queue_timeout or math.inf,
-                on_end=bar.update,
-            )
+        run = simulate(
+            trace,
+            setting.scheduler,
+            model,
+            seed=flags.seed,
+            answers=Answers(flags.strip_reasoning),
+            max_total_tokens=setting.config.max_total_tokens,
+            host_cache_bytes=setting.config.host_cache_gb * GB,
+            queue_timeout_s=setting.config.queue_timeout or math.inf,
+        )
         results.append(Result(setting.name, setting.flags, run, measure(run)))
     return Report(trace.name, Path(flags.device_model).name, model.source, flags.seed, results)
 
@@ -113,7 +109,7 @@ def _write(flags: SimulateFlags, report: Report) -> None:
         files[Path(flags.svg)] = (to_svg, "--svg")
     if flags.out is not None:
         folder = Path(flags.out)
-        files |= {folder / f"simulation.{end}": (make, "--out") for end, make in FORMATS.items()}
+        files |= {folder / f"simulation.{end}": (make, "--out") for end, make in _FORMATS.items()}
     for path, (make, flag) in files.items():
         try:
             if flag == "--out":
@@ -121,6 +117,9 @@ def _write(flags: SimulateFlags, report: Report) -> None:
             path.write_text(make(report), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{flag}: cannot write {path}: {error.strerror}") from None
+
+
+_FORMATS = {"txt": to_text, "json": to_json, "svg": to_svg}
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

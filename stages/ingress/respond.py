@@ -84,9 +84,7 @@ def describe(error: Exception) -> tuple[int, Exception, dict[str, str]]:
     if isinstance(told, RequestError):
         return told.status, told, {}
     if isinstance(told, Unavailable):
-        # OpenAI's and Anthropic's clients try a 503 again unless x-should-retry tells them not to.
-        again_s = told.retry_after_s
-        headers = {"x-should-retry": "false"} if again_s is None else {"retry-after": str(again_s)}
+        headers = {"retry-after": str(told.retry_after_s)}
         if isinstance(told, QueueFull):
             headers["x-trnrt-queue-full"] = "1"
         return told.status, told, headers

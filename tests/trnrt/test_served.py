@@ -11,6 +11,7 @@ from stages.errors import CheckpointError, ConfigError
 from stages.messages import Sampling
 from trnrt.config import Config
 from trnrt.resolve import resolve
+from trnrt.scheduling import scheduler_settings
 from trnrt.served import DEMO_FILES, read_served_model
 
 
@@ -36,7 +37,26 @@ def test_nothing_is_left_to_decide_after_resolving() -> None:
     config = resolve(Config(), model)
 
     open_still = [name for name, value in config.flags().items() if value is None or value == "auto"]
-    assert open_still == ["config", "request_timeout", "device_mode"]
+    # Limits that may really be absent, and what follows the machine.
+    assert open_still == [
+        "config",
+        "request_timeout",
+        "max_queued_tokens",
+        "queue_timeout",
+        "max_token_gap",
+        "default_priority_value",
+        "radix_eviction_policy_config",
+        "device_mode",
+    ]
+
+
+def test_deterministic_keeps_no_prefix_since_decoded_and_prefilled_tokens_differ_in_the_last_bits() -> None:
+    model = read_served_model(Config())
+
+    config = resolve(Config(deterministic=True, host_cache_gb=1.0), model)
+
+    assert (config.disable_radix_cache, config.snapshot_slots, config.host_cache_gb) == (True, 0, 0.0)
+    assert scheduler_settings(config).cache is None
 
 
 def test_parsers_can_be_turned_off() -> None:

@@ -1,7 +1,10 @@
+import pytest
+
+from stages.errors import ConfigError
 from stages.messages import Sampling
 from stages.settings import ModelSettings
 from trnrt.config import Config
-from trnrt.shapes import graph_settings
+from trnrt.shapes import graph_settings, host_sizes
 
 MODEL = ModelSettings(
     served_model_name="m",
@@ -21,9 +24,28 @@ def test_every_running_request_has_a_slot_and_a_bucket() -> None:
     for rows in (1, 3, 8, 32):
         settings = graph_settings(Config(max_running_requests=rows, max_total_tokens=65_536), MODEL)
 
-        assert settings.num_slots == rows + 1
+        # The null slot, a slot and a shadow a row, and two snapshots a row by default.
+        assert settings.num_slots == 1 + 2 * rows + 2 * rows
         assert settings.buckets.batch[-1] == rows
         assert max(settings.buckets.prefill_batch) <= rows
+
+
+def test_without_the_prefix_cache_a_row_has_one_slot_and_snapshots_have_none() -> None:
+    settings = graph_settings(
+        Config(max_running_requests=4, max_total_tokens=65_536, disable_radix_cache=True, snapshot_slots=9), MODEL
+    )
+
+    assert settings.num_slots == 5
+
+
+@pytest.mark.parametrize(("gigabytes", "sizes"), [(0.0, (1, 1)), (1e-3, (6, 51)), (2e-4, (2, 11))])
+def test_host_memory_is_half_pages_and_half_snapshots(gigabytes: float, sizes: tuple[int, int]) -> None:
+    assert host_sizes(gigabytes, page_bytes=100_000, slot_bytes=10_000) == sizes
+
+
+def test_host_memory_too_small_for_one_snapshot_is_refused_by_the_flags_name() -> None:
+    with pytest.raises(ConfigError, match=r"--host-cache-gb: must be at least 0\.0002 "):
+        host_sizes(1e-4, page_bytes=100_000, slot_bytes=10_000)
 
 
 def test_the_largest_page_bucket_holds_the_context() -> None:

@@ -8,15 +8,13 @@ earlier answer is known from its hash ids only: never from the simulated answer.
 """
 
 import math
-from collections.abc import Iterator
 from functools import lru_cache
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
-from attrs import evolve, frozen
+from attrs import evolve
 
 from stages.errors import ConfigError
 from trnrt.simulation.traces import FIRST_TOKEN, VOCAB_SIZE, Conversation, Trace, Turn
@@ -24,21 +22,6 @@ from trnrt.simulation.traces import FIRST_TOKEN, VOCAB_SIZE, Conversation, Trace
 BLOCK_TOKENS = 512
 # Streams of random numbers: blocks by hash id, tails by line.
 _BLOCK, _TAIL = 0, 1
-
-
-@frozen
-class BlockPrompt:
-    """The tokens of one line's prompt, made when they are asked for."""
-
-    hash_ids: tuple[int, ...]
-    num_tokens: int
-    line: int
-
-    def __iter__(self) -> Iterator[int]:
-        """Return the blocks' tokens, cut off or filled up to num_tokens."""
-        num_own = max(0, self.num_tokens - BLOCK_TOKENS * len(self.hash_ids))
-        blocks = chain.from_iterable(_block(hash_id) for hash_id in self.hash_ids)
-        return chain(islice(blocks, self.num_tokens), _tokens((_TAIL, self.line), num_own))
 
 
 def read_jsonl(path: str, limit: int | None = None) -> Trace:
@@ -78,11 +61,12 @@ def _request(line: bytes, number: int, where: str) -> Conversation:
     most = math.ceil(input_tokens / BLOCK_TOKENS)
     if len(hash_ids) > most:
         raise ConfigError(f"--trace: {where}: hash_ids: {len(hash_ids)} blocks for {input_tokens} tokens, not {most}")
+    prompt = [token_id for hash_id in hash_ids for token_id in _block(hash_id)][:input_tokens]
+    prompt += _tokens((_TAIL, number), input_tokens - len(prompt))
     priority = row.get("priority")
     if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):
         raise ConfigError(f"--trace: {where}: priority: expected a whole number, got {priority!r}")
-    turn = Turn(BlockPrompt(tuple(hash_ids), input_tokens, number), output_tokens)
-    return Conversation(f"line-{number}", timestamp / 1000, (turn,), priority)
+    return Conversation(f"line-{number}", timestamp / 1000, (Turn(tuple(prompt), output_tokens),), priority)
 
 
 def _count(row: dict[str, Any], key: str, low: int, where: str) -> int:
@@ -96,7 +80,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=65_536)
 def _block(hash_id: int) -> tuple[int, ...]:
     return tuple(_tokens((_BLOCK, hash_id), BLOCK_TOKENS))
 

@@ -1,7 +1,6 @@
 """Runs one trace through the real scheduler and executor with a timed device, giving what every client saw when."""
 
 import math
-from collections.abc import Callable
 
 import trio
 from attrs import define, evolve, field, frozen
@@ -95,12 +94,8 @@ def simulate(
     max_total_tokens: int | None = None,
     host_cache_bytes: float = 0.0,
     queue_timeout_s: float = math.inf,
-    on_end: Callable[[], object] = lambda: None,
 ) -> Run:
-    """Return what happened to every request of the trace, calling on_end at each one's end; raises StartupError.
-
-    The same arguments give the same run.
-    """
+    """Return what happened to every request of the trace; the same arguments give the same run; raises StartupError."""
     device = SimDevice(
         model.capacity(settings, max_total_tokens, host_cache_bytes),
         model.step_seconds,
@@ -113,7 +108,7 @@ def simulate(
         async with virtual_engine(settings, device, stats_stage=run.watch) as engine:
             async with trio.open_nursery() as nursery:
                 for conversation in trace.conversations:
-                    nursery.start_soon(_converse, _Client(engine, answers, queue_timeout_s, on_end, run), conversation)
+                    nursery.start_soon(_converse, _Client(engine, answers, queue_timeout_s, run), conversation)
 
     try:
         run_virtually(main, seed=seed, timeout_s=TIMEOUT_S)
@@ -136,7 +131,6 @@ class _Client:
     engine: VirtualEngine
     answers: Answers
     queue_timeout_s: float
-    on_end: Callable[[], object]
     run: Run
 
     async def ask(self, prompt_ids: tuple[int, ...], turn: Turn, priority: int | None, served: Served) -> list[int]:
@@ -173,7 +167,6 @@ async def _converse(client: _Client, conversation: Conversation) -> None:
         client.run.served.append(served)
         answer = await client.ask(tuple(history), turn, conversation.priority, served)
         served.ended_s = trio.current_time()
-        client.on_end()
         if served.finish.kind not in ("stop", "length"):
             return
         history += client.answers.kept(turn, answer)

@@ -4,8 +4,6 @@ A turn's prompt is the prompt of the turn before it, that turn's answer as the e
 tokens. So what arrives when depends on the engine, as it does in life. A conversation of one turn is a plain request.
 """
 
-from collections.abc import Iterable
-
 from attrs import evolve, frozen
 
 # What stands in a prompt for the chat template's marks; every other token of a trace is FIRST_TOKEN or above.
@@ -20,8 +18,7 @@ class Turn:
     pause_s is the time since the answer before it, in the first turn since the conversation's start.
     """
 
-    # Whatever gives them when it is asked: a trace of many long prompts does not hold their tokens.
-    fresh: Iterable[int]
+    fresh: tuple[int, ...]
     output_tokens: int
     reasoning_tokens: int = 0
     pause_s: float = 0.0

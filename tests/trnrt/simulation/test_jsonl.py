@@ -18,7 +18,7 @@ def write(folder: Path, *rows: object) -> str:
 def test_the_same_hash_id_is_the_same_block_of_tokens(tmp_path: Path):
     trace = read_jsonl(write(tmp_path, GOOD, GOOD | {"hash_ids": [1, 2, 4]}, GOOD | {"hash_ids": [5, 2, 3]}))
 
-    first, second, third = (list(one.turns[0].fresh) for one in trace.conversations)
+    first, second, third = (one.turns[0].fresh for one in trace.conversations)
     assert len(first) == len(second) == len(third) == 1200
     assert first[: 2 * BLOCK_TOKENS] == second[: 2 * BLOCK_TOKENS]
     assert first[2 * BLOCK_TOKENS] != second[2 * BLOCK_TOKENS]
@@ -29,7 +29,7 @@ def test_the_same_hash_id_is_the_same_block_of_tokens(tmp_path: Path):
 def test_tokens_without_a_hash_id_are_the_lines_own(tmp_path: Path):
     trace = read_jsonl(write(tmp_path, GOOD | {"hash_ids": [1, 2]}, GOOD | {"hash_ids": [1, 2]}))
 
-    first, second = (list(one.turns[0].fresh) for one in trace.conversations)
+    first, second = (one.turns[0].fresh for one in trace.conversations)
     assert first[:1024] == second[:1024]
     assert first[1024:] != second[1024:]
 
