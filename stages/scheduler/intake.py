@@ -153,7 +153,7 @@ class Intake:
         memory = self.memory
         if self.roster.num_running >= self.budget.max_rows:
             return False
-        num_reserved = memory.reserved_pages(self.roster.running())
+        num_reserved = memory.reserved_pages()
         # What it resumes from is not there to be evicted for it.
         if resume is not None and memory.tree is not None:
             memory.tree.lock_snapshot(resume)
@@ -196,7 +196,7 @@ class Intake:
         limit = candidate.rank - self.priority.preemption_threshold
         worse = [choice for choice in self.roster.running() if choice.rank < limit]
         memory = self.memory
-        lacking = memory.foreseen_pages(candidate) + memory.reserved_pages(self.roster.running())
+        lacking = memory.foreseen_pages(candidate) + memory.reserved_pages()
         lacking -= memory.num_room_pages
         victims: list[Choice] = []
         for choice in sorted(worse, key=lambda choice: (choice.rank, -choice.number)):

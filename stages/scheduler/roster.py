@@ -11,6 +11,7 @@ from attrs import define, field
 from stages.messages import Finish, Submit, Usage
 from stages.scheduler.budget import Pressure
 from stages.scheduler.choice import Choice
+from stages.scheduler.decoding import Decoding
 from stages.scheduler.lifecycle import Phase, Signal
 from stages.scheduler.memory import Memory
 from stages.scheduler.nodes import Node
@@ -30,7 +31,7 @@ class Roster:
     outbox: Outbox
     requests: dict[str, dict[int, Choice]] = field(factory=dict)
     prefilling: dict[Choice, None] = field(factory=dict)
-    decoding: dict[Choice, None] = field(factory=dict)
+    decoding: Decoding = field(factory=Decoding)
     # In the order in which they come back.
     retracted: list[Choice] = field(factory=list)
     # Ended or retracted while a step of theirs was out: how many tokens of each are known.
@@ -68,11 +69,10 @@ class Roster:
 
     def sampled(self, choice: Choice) -> None:
         """Let a choice whose prompt is done decode."""
-        if choice.phase is Phase.PREFILLING:
-            choice.on(Signal.SAMPLE)
-            del self.prefilling[choice]
-            self.sharing.ended((choice,))
-            self.decoding[choice] = None
+        choice.on(Signal.SAMPLE)
+        del self.prefilling[choice]
+        self.sharing.ended((choice,))
+        self.decoding.add(choice)
 
     # Invariant: nothing is in flight here, since what a choice gives back is handed out at once.
     def retract(self, choice: Choice) -> None:
@@ -109,8 +109,7 @@ class Roster:
             self._release(choice)
 
     def landed(self, choice: Choice) -> None:
-        """Note that a step of `choice` is done."""
-        choice.num_flights -= 1
+        """Free what an ended choice held whose last step this was; Progress has noted the step."""
         if choice.phase is Phase.ENDED and not choice.num_flights:
             self._release(choice)
 
@@ -123,6 +122,7 @@ class Roster:
     def _forget(self, choice: Choice) -> None:
         if self.prefilling.pop(choice, self) is None:
             self.sharing.ended((choice,))
-        self.decoding.pop(choice, None)
+        self.decoding.discard(choice)
+        self.memory.progress.is_running[choice.slot] = False
         if choice.phase is Phase.RETRACTED:
             self.retracted.remove(choice)
