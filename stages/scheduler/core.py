@@ -269,7 +269,6 @@ class SchedulerCore:
             self._prefilled(flight.rows, output)
 
     def _prefilled(self, rows: Sequence[Row], output: StepOutput) -> None:
-        token_ids, logprobs = output.token_ids.tolist(), output.logprobs.tolist()
         for index, row in enumerate(rows):
             choice = row.choice
             if row.captures or choice.source is not None:
@@ -284,18 +283,36 @@ class SchedulerCore:
                 if not choice.generated:
                     self.outbox.counts["prompt_tokens"] += len(choice.submit.prompt_ids)
                 self.memory.progress.num_tokens[choice.slot] += 1
-                self._sampled(choice, index, token_ids[index], logprobs[index], output)
+                self._sampled((choice,), index, output)
 
     def _decoded(self, rows: DecodeRows, output: StepOutput) -> None:
-        token_ids, logprobs = output.token_ids.tolist(), output.logprobs.tolist()
         self.intake.served_tokens += len(rows)
         # Of those that have ended too: nobody counts theirs any more.
         self.memory.progress.num_tokens[rows.slots] += 1
-        for index, choice in enumerate(rows.choices):
+        self._sampled(rows.choices, 0, output)
+
+    def _sampled(self, choices: Sequence[Choice], first: int, output: StepOutput) -> None:
+        """Give each choice that has not ended the token of its row, row number `first` and those after it."""
+        # The one loop over all rows of a step: what is done here is done for each token the engine makes.
+        end = first + len(choices)
+        token_ids, logprobs = output.token_ids[first:end].tolist(), output.logprobs[first:end].tolist()
+        rows: list[TokensRow] = []
+        for index, (choice, token_id, logprob) in enumerate(zip(choices, token_ids, logprobs, strict=True), first):
             if choice.phase is Phase.ENDED:
                 self.roster.landed(choice)
-            else:
-                self._sampled(choice, index, token_ids[index], logprobs[index], output)
+                continue
+            submit = choice.submit
+            choice.generated.append(token_id)
+            finish = choice.finish_after_newest()
+            best = _best(submit, index, output) if submit.num_top_logprobs else ()
+            own = (logprob,) if submit.logprobs else ()
+            rows.append(TokensRow(submit, (token_id,), own, best, finish, choice.usage))
+            if finish is not None:
+                self.outbox.counts[f"choices_{finish.kind}"] += 1
+                self.roster.close(choice, choice.num_tokens)
+            elif choice.phase is Phase.PREFILLING:
+                self.roster.sampled(choice)
+        self.outbox.sampled(rows)
 
     def _learn(self, flight: Flight, device_s: float) -> None:
         self.outbox.counts[f"steps_{flight.key.family}"] += 1
@@ -303,18 +320,6 @@ class SchedulerCore:
             self.memory.pressure.decoded()
         if self.rows.pace is not None:
             self.rows.pace.took(flight.key, device_s)
-
-    def _sampled(self, choice: Choice, index: int, token_id: int, logprob: float, output: StepOutput) -> None:
-        submit = choice.submit
-        choice.generated.append(token_id)
-        finish = choice.finish_after_newest()
-        logprobs = (logprob,) if submit.logprobs else ()
-        best = _best(submit, index, output) if submit.num_top_logprobs else ()
-        self.outbox.sampled(TokensRow(submit, (token_id,), logprobs, best, finish, choice.usage))
-        if finish is not None:
-            self.roster.close(choice, choice.num_tokens)
-        elif choice.phase is Phase.PREFILLING:
-            self.roster.sampled(choice)
 
     # --- host memory --------------------------------------------------------------------------------------------------
 

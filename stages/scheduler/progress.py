@@ -84,7 +84,8 @@ class Progress:
 
     def lacking_shadows(self, slots: Ints) -> Ints:
         """Return those of slots[N] that have fewer shadows than they are to have."""
-        return slots[(self.shadow_slots[slots] > 0).sum(axis=1) < self.max_shadows[slots]]
+        lacking: Ints = slots[(self.shadow_slots[slots] > 0).sum(axis=1) < self.max_shadows[slots]]
+        return lacking
 
     def add_shadow(self, slot: int, shadow: int) -> None:
         """Give `slot` one more shadow, which holds nothing yet."""
