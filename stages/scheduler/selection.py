@@ -14,6 +14,9 @@ def smallest(keys: Keys, limit: int) -> Ints:
     """Return the indices of the `limit` smallest of keys[N], smallest first, equal ones in order of index."""
     if limit >= len(keys):
         return np.argsort(keys, kind="stable")
+    if limit == 1:
+        # The usual question while one place is free, and many equal keys make a partition slow.
+        return np.array([keys.argmin()])
     below, level = _split(keys, limit)
     chosen = np.concatenate((below, level[: limit - len(below)]))
     return chosen[np.argsort(keys[chosen], kind="stable")]
