@@ -4,6 +4,7 @@
 # Invariant: every choice ends once: one row with a finish, or one entry in the outbox's `dropped`.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from attrs import define, field
@@ -18,6 +19,7 @@ from stages.scheduler.nodes import Node
 from stages.scheduler.outbox import Outbox
 from stages.scheduler.sessions import Sessions
 from stages.scheduler.sharing import Sharing
+from stages.scheduler.waiting import routing_number
 
 
 @define(eq=False)
@@ -34,6 +36,8 @@ class Roster:
     decoding: Decoding = field(factory=Decoding)
     # In the order in which they come back.
     retracted: list[Choice] = field(factory=list)
+    # How many of each routing key run.
+    running_keys: Counter[int] = field(factory=Counter)
     # Ended or retracted while a step of theirs was out: how many tokens of each are known.
     _kept: dict[Choice, int | None] = field(factory=dict)
 
@@ -65,6 +69,7 @@ class Roster:
         choice.on(Signal.ADMIT)
         self.memory.hold(choice, resume)
         self.prefilling[choice] = None
+        self.running_keys[routing_number(choice.submit.routing_key)] += 1
         self.sharing.began(choice)
 
     def sampled(self, choice: Choice) -> None:
@@ -126,3 +131,10 @@ class Roster:
         self.memory.progress.is_running[choice.slot] = False
         if choice.phase is Phase.RETRACTED:
             self.retracted.remove(choice)
+        else:
+            self._forget_key(routing_number(choice.submit.routing_key))
+
+    def _forget_key(self, key: int) -> None:
+        self.running_keys[key] -= 1
+        if not self.running_keys[key]:
+            del self.running_keys[key]
