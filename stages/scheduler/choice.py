@@ -61,6 +61,11 @@ class Choice:
     cached_tokens: int = 0
     cached_host_tokens: int = 0
     num_retractions: int = 0
+    # Tokens of the prompt.
+    num_prompt: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.num_prompt = len(self.submit.prompt_ids)
 
     @property
     def num_flights(self) -> int:
@@ -82,7 +87,7 @@ class Choice:
     @property
     def num_tokens(self) -> int:
         """Return how many tokens are known: prompt and generated."""
-        return len(self.submit.prompt_ids) + len(self.generated)
+        return self.num_prompt + len(self.generated)
 
     @property
     def num_remaining(self) -> int:
@@ -94,7 +99,7 @@ class Choice:
         """Return the token counts so far."""
         # All by position: this is built for every row of every step.
         return Usage(
-            len(self.submit.prompt_ids),
+            self.num_prompt,
             len(self.generated),
             self.cached_tokens,
             0,

@@ -301,9 +301,10 @@ class SchedulerCore:
             if choice.phase is Phase.ENDED:
                 self.roster.landed(choice)
                 continue
-            submit = choice.submit
+            submit, finish = choice.submit, None
             choice.generated.append(token_id)
-            finish = choice.finish_after_newest()
+            if token_id in submit.stop_token_ids or len(choice.generated) >= submit.max_new_tokens:
+                finish = choice.finish_after_newest()
             best = _best(submit, index, output) if submit.num_top_logprobs else ()
             own = (logprob,) if submit.logprobs else ()
             rows.append(TokensRow(submit, (token_id,), own, best, finish, choice.usage))
