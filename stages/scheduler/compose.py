@@ -88,15 +88,14 @@ def _compose_decode(rows: DecodeRows, table: SlotTable, buckets: Buckets, page_s
     num_pages = -(-(int(rows.start.max()) + 1) // page_size_tokens)
     key = buckets.pick("decode", len(rows), 1, num_pages, table.variant(rows.slots))
     copies = Copies(slots=rows.slot_copies) if len(rows.slot_copies) else NO_COPIES
-    tokens, num_valid = np.zeros((key.batch, 1), np.int64), np.ones(len(rows), np.int64)
-    return _padded(key, tokens, rows.start, num_valid, rows.slots, table, copies)
+    return _padded(key, np.zeros((key.batch, 1), np.int64), rows.start, 1, rows.slots, table, copies)
 
 
 def _padded(
-    key: GraphKey, tokens: Ints, start: Ints, num_valid: Ints, slots: Ints, table: SlotTable, copies: Copies
+    key: GraphKey, tokens: Ints, start: Ints, num_valid: Ints | int, slots: Ints, table: SlotTable, copies: Copies
 ) -> StepInput:
     padded = np.zeros((3, key.batch), np.int64)
-    padded[:, : len(slots)] = start, num_valid, slots
+    padded[0, : len(slots)], padded[1, : len(slots)], padded[2, : len(slots)] = start, num_valid, slots
     start, num_valid, slots = padded
     return StepInput(
         key, tokens, start, num_valid, slots, table.page_table(slots, key.pages), table.sampling(slots), copies

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import compress
 
 import numpy as np
-from attrs import define, evolve
+from attrs import define
 
 from graphs.keys import Family
 from graphs.step import Capacity
@@ -108,7 +108,7 @@ class Rows:
             decoding.to_back(chosen.choices)
         # Each reads its newest token, which may still be in flight.
         start = progress.num_ahead(chosen.slots) - 1
-        return evolve(chosen, start=start, slot_copies=self.memory.shadow(chosen.slots, start))
+        return DecodeRows(chosen.choices, chosen.slots, start, self.memory.shadow(chosen.slots, start))
 
     def _grow(self, choice: Choice) -> None:
         """Give a decoding choice the page of its newest token, retracting others until there is one."""
