@@ -114,7 +114,7 @@ class Tier:
         held.num_evictable_snapshots = num_snapshots
         if num_snapshots:
             key = self.eviction.key(node.facts(node.snapshot_access))
-            self.snapshots.place(node, (not node.is_superseded, *key))
+            self.snapshots.place(node, (not node.goes_first, *key))
         else:
             self.snapshots.remove(node)
 
