@@ -325,7 +325,11 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         worth = [
             node
             for node in self.nodes()
-            if node.device.snapshot and not node.host.snapshot and not node.snapshot_locks and not node.is_superseded
+            if node.device.snapshot
+            and not node.host.snapshot
+            and not node.snapshot_locks
+            and not node.is_superseded
+            and node.saved_access < node.snapshot_access
         ]
         nodes = self.tree.backup_candidates(limit)
         assert nodes == sorted(worth, key=lambda node: -node.snapshot_access)[:limit]
