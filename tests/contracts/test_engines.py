@@ -55,12 +55,7 @@ class Bench:
 async def local() -> AsyncIterator[Bench]:
     """A LocalEngine whose scheduler takes OBEY_S over an order, and carries out none that nobody awaits."""
     channels = open_channels(MAX_CHOICES)
-
-    def drain() -> None:
-        channels.admission.close()
-        channels.scheduler_receive.close()
-
-    bench = Bench(LocalEngine(channels), drain)
+    bench = Bench(LocalEngine(channels), channels.admission.close)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_schedule, channels, bench, nursery)
         yield bench
