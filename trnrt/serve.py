@@ -21,7 +21,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -158,7 +158,9 @@ async def drain(server: Server) -> None:
     """Refuse what is new, let what was accepted finish within --drain-timeout, then shut the HTTP server."""
     server.phase = "draining"
     server.channels.admission.close()
-    server.channels.scheduler_send.send_nowait(Drain())
+    # A scheduler that has failed meanwhile has nothing left to finish.
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        server.channels.scheduler_send.send_nowait(Drain())
     with trio.move_on_after(server.config.drain_timeout) as waiting:
         await server.drained.wait()
     if waiting.cancelled_caught and server.serving is not None:
