@@ -8,7 +8,6 @@ from stages.settings import CacheSettings, SchedulerSettings
 from tests.sim.history_device import HistoryDevice
 from tests.sim.simkit import capacity, run_sim, sim_engine, submit
 
-
 PARAMETERS = {"tlru": {"threshold": 16, "next_prompt_estimate": 8}}
 
 
