@@ -6,6 +6,7 @@ beats the default. `--help`, the table in docs/CONFIGURATION.md and the errors a
 """
 
 import argparse
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,9 @@ POLICIES, EVICTIONS = policy_names(), eviction_names()
 # Those that can order equals of a priority.
 PRIORITY_POLICIES = ("fcfs", "lof", "priority")
 SHORTEST_FIRST = ("shortest-prefill-first", "spf")
+
+# No number of anything is larger, and arithmetic with it stays exact in a float.
+MAX_INT = 2**53
 
 GROUPS = ("model", "http", "api", "scheduler", "cache", "device", "logging")
 
@@ -234,6 +238,10 @@ def _convert(field: "Attribute[Any]", raw: Any, where: str) -> Any:
     low = field.metadata["low"]
     if low is not None and not value >= low:
         raise ConfigError(f"{where}: must be at least {low:g}, got {raw}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: must be a finite number, got {raw}")
+    if isinstance(value, int) and not -MAX_INT <= value <= MAX_INT:
+        raise ConfigError(f"{where}: must be at most {MAX_INT} in size, got {raw}")
     return value
 
 
