@@ -7,7 +7,8 @@ from graphs.step import Capacity, StepInput
 from stages.stats.stage import open_stats
 from tests.sim.history_device import HistoryDevice
 from trnrt.config import Config
-from trnrt.serve import Server, open_engine
+from trnrt.scheduling import engine_channels, scheduler_settings
+from trnrt.serve import Server
 from trnrt.served import read_served_model
 from trnrt.shapes import graph_settings
 
@@ -27,4 +28,4 @@ def small_server(time_s: Callable[[StepInput], float], **flags: Any) -> Server:
         max_top_logprobs=20,
     )
     device = HistoryDevice(capacity, time_s=time_s)
-    return Server(config, model, device, open_engine(config), open_stats(), started_s=0)
+    return Server(config, model, device, engine_channels(scheduler_settings(config)), open_stats(), started_s=0)

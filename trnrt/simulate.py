@@ -8,13 +8,13 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import attrs
 from attrs import frozen
 
 from stages.errors import ConfigError
-from stages.settings import SchedulerSettings
+from stages.settings import CacheSettings, SchedulerSettings
 from trnrt.config import Config, config_of, convert, parser
 from trnrt.scheduling import scheduler_settings
 from trnrt.simulation.device_models import DEVICE_MODELS, DeviceModel, load_device_model
@@ -27,6 +27,7 @@ from trnrt.simulation.svg import to_svg
 from trnrt.simulation.traces import USER, Trace
 
 GROUPS = ("scheduler", "cache")
+PLACEMENTS = get_args(get_type_hints(CacheSettings)["placement"])
 GB = 1e9
 
 
@@ -130,6 +131,8 @@ def _settings(compare: str | None, given: Mapping[str, Any], model: DeviceModel)
         config = config_of(given, {}, model.defaults())
         return [Setting(config.schedule_policy, config, scheduler_settings(config, frozenset({USER})))]
     names = [name.strip() for name in compare.split(",")]
+    if not all(names):
+        raise ConfigError(f"--compare: a setting is empty in {compare!r}")
     if len(set(names)) < len(names):
         raise ConfigError(f"--compare: a setting stands twice in {compare!r}")
     return [_variant(name, given, model) for name in names]
@@ -158,10 +161,12 @@ def _variant(name: str, given: Mapping[str, Any], model: DeviceModel) -> Setting
 
 def _placed(settings: SchedulerSettings, placement: str | None) -> SchedulerSettings:
     """Return the settings with that placement of snapshots."""
-    if placement is None or settings.cache is None:
+    if placement is None:
         return settings
-    if "placement" not in attrs.fields_dict(type(settings.cache)):
-        raise ConfigError("--compare: placement: there is one placement of snapshots only")
+    if placement not in PLACEMENTS:
+        raise ConfigError(f"--compare: placement: expected one of {', '.join(PLACEMENTS)}, got {placement!r}")
+    if settings.cache is None:
+        raise ConfigError("--compare: placement: there are no snapshots to place without the prefix cache")
     cache: Any = settings.cache
     return attrs.evolve(settings, cache=attrs.evolve(cache, placement=placement))
 
