@@ -140,7 +140,7 @@ class _Client:
     run: Run
 
     async def ask(self, prompt_ids: tuple[int, ...], turn: Turn, priority: int | None, served: Served) -> list[int]:
-        """Send one request and listen to its end, giving the answer's ids; what ingress would refuse goes no further."""
+        """Send one request and listen to its end, giving the answer; what ingress would refuse goes no further."""
         if len(prompt_ids) + turn.output_tokens > self.context_tokens:
             served.finish = TOO_LONG
             return []
