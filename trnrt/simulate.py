@@ -6,6 +6,7 @@ groups scheduler and cache; --compare runs the trace once for each of its settin
 
 import argparse
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -130,7 +131,7 @@ def _settings(compare: str | None, given: Mapping[str, Any], model: DeviceModel)
     if compare is None:
         config = config_of(given, {}, model.defaults())
         return [Setting(config.schedule_policy, config, scheduler_settings(config, frozenset({USER})))]
-    names = [name.strip() for name in compare.split(",")]
+    names = [name.strip() for name in _split(compare, ",")]
     if not all(names):
         raise ConfigError(f"--compare: a setting is empty in {compare!r}")
     if len(set(names)) < len(names):
@@ -141,7 +142,7 @@ def _settings(compare: str | None, given: Mapping[str, Any], model: DeviceModel)
 def _variant(name: str, given: Mapping[str, Any], model: DeviceModel) -> Setting:
     """Return the setting that `name` says: a policy, or flag=value parts, joined by colons."""
     values, placement = dict(given), None
-    for part in name.split(":"):
+    for part in _split(name, ":"):
         flag, equals, text = part.partition("=")
         if not equals:
             flag, text = "schedule-policy", part
@@ -157,6 +158,11 @@ def _variant(name: str, given: Mapping[str, Any], model: DeviceModel) -> Setting
     except ConfigError as error:
         raise ConfigError(f"--compare: {name}: {error}") from None
     return Setting(name, config, _placed(scheduler_settings(config, frozenset({USER})), placement), placement)
+
+
+def _split(text: str, mark: str) -> list[str]:
+    """Return the parts of `text` between marks, those inside the braces of a JSON object left alone."""
+    return re.split(mark + r"(?![^{]*\})", text)
 
 
 def _placed(settings: SchedulerSettings, placement: str | None) -> SchedulerSettings:
