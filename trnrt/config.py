@@ -285,6 +285,8 @@ def _check(config: Config) -> None:
         raise ConfigError(f"--port: must be at most 65535, got {config.port}")
     if config.chunked_prefill_size % 64:
         raise ConfigError(f"--chunked-prefill-size: must be a multiple of 64, got {config.chunked_prefill_size}")
+    if config.host_cache_gb * 1e9 > MAX_INT:
+        raise ConfigError(f"--host-cache-gb: must be at most {MAX_INT // 10**9}, got {config.host_cache_gb:g}")
     if config.schedule_policy not in POLICIES:
         raise ConfigError(f"--schedule-policy: expected one of {', '.join(POLICIES)}, got {config.schedule_policy!r}")
     if config.radix_eviction_policy not in EVICTIONS:
