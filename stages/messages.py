@@ -186,7 +186,7 @@ class Cancel:
     message: str = "Aborted"
     # How many of a choice's tokens its client keeps, where that is not all of them: those up to a stop string.
     num_generated: int | None = None
-    # What request_id names: one request; every request whose id begins with it, if one has exactly that id; all.
+    # What request_id names: one request; every request whose id begins with it, nobody's with an empty one; all.
     scope: Literal["request", "prefix", "all"] = "request"
 
 

@@ -6,6 +6,7 @@ beats the default. `--help`, the table in docs/CONFIGURATION.md and the errors a
 """
 
 import argparse
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,9 @@ POLICIES, EVICTIONS = policy_names(), eviction_names()
 # Those that can order equals of a priority.
 PRIORITY_POLICIES = ("fcfs", "lof", "priority")
 SHORTEST_FIRST = ("shortest-prefill-first", "spf")
+
+# No number of anything is larger, and arithmetic with it stays exact in a float.
+MAX_INT = 2**53
 
 GROUPS = ("model", "http", "api", "scheduler", "cache", "device", "logging")
 
@@ -234,6 +238,10 @@ def _convert(field: "Attribute[Any]", raw: Any, where: str) -> Any:
     low = field.metadata["low"]
     if low is not None and not value >= low:
         raise ConfigError(f"{where}: must be at least {low:g}, got {raw}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: must be a finite number, got {raw}")
+    if isinstance(value, int) and not -MAX_INT <= value <= MAX_INT:
+        raise ConfigError(f"{where}: must be at most {MAX_INT} in size, got {raw}")
     return value
 
 
@@ -277,6 +285,8 @@ def _check(config: Config) -> None:
         raise ConfigError(f"--port: must be at most 65535, got {config.port}")
     if config.chunked_prefill_size % 64:
         raise ConfigError(f"--chunked-prefill-size: must be a multiple of 64, got {config.chunked_prefill_size}")
+    if config.host_cache_gb * 1e9 > MAX_INT:
+        raise ConfigError(f"--host-cache-gb: must be at most {MAX_INT // 10**9}, got {config.host_cache_gb:g}")
     if config.schedule_policy not in POLICIES:
         raise ConfigError(f"--schedule-policy: expected one of {', '.join(POLICIES)}, got {config.schedule_policy!r}")
     if config.radix_eviction_policy not in EVICTIONS:

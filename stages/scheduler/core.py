@@ -190,12 +190,7 @@ class SchedulerCore:
         live = dict.fromkeys([*(key.request_id for key in self.queue.waiting), *self.roster.requests])
         if order.scope == "all":
             return list(live)
-        if order.request_id in live:
-            return [request_id for request_id in live if request_id.startswith(order.request_id)]
-        # The items of a batch are named after it.
-        return [
-            name for name in live if name.rpartition("_")[0] == order.request_id and name.rpartition("_")[2].isdigit()
-        ]
+        return [name for name in live if order.request_id and name.startswith(order.request_id)]
 
     def _tell_cancelled(self, order: Cancel, submit: Submit, usage: Usage, was_waiting: bool) -> None:
         if order.deliver:

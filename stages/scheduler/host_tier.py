@@ -2,7 +2,8 @@
 
 Backup. The newest snapshot that is on the device only is copied with the pages on its way, one copy at a time; what was
 copied can be evicted from the device at once, and comes back from there. Nothing waits for a backup: what is evicted
-before its turn is lost.
+before its turn is lost. A snapshot is copied once a use, so that an idle engine comes to rest though host memory holds
+fewer than the device.
 
 Fetch. A choice about to be let in whose prompt reaches further in host memory than on the device is deferred, and
 others go on, until pages and snapshot are back; then it resumes from them as from any others. One fetch a choice: if

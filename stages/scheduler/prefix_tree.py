@@ -284,7 +284,7 @@ class PrefixTree:
     def backup_candidates(self, limit: int) -> list[Node]:
         """Return up to `limit` nodes whose snapshot is on the device only, the last used first.
 
-        Superseded ones and locked snapshots are left out: a transfer that runs holds the latter.
+        Left out are superseded ones, those copied since their last use, and locked snapshots, which a transfer holds.
         """
         return self._unsaved.smallest(limit)
 
@@ -324,6 +324,8 @@ class PrefixTree:
         has_taken_snapshot = snapshot is not None and tier.held(node).snapshot is None
         if snapshot is not None and has_taken_snapshot:
             self._attach(tier, node, snapshot)
+            if tier is self._host:
+                node.saved_access = node.snapshot_access
         self._refresh(*path)
         self._watches.tell()
         return Inserted(node, taken, has_taken_snapshot)
@@ -412,7 +414,9 @@ class PrefixTree:
                 if tier.held(node).pages is not None:
                     tier.refresh(node)
             is_unsaved = node.device.snapshot is not None and node.host.snapshot is None
-            if is_unsaved and not node.goes_first and not node.snapshot_locks:
+            # Once a use: what host memory has let go of meanwhile would be copied for ever, each in another's place.
+            is_due = node.saved_access < node.snapshot_access
+            if is_unsaved and is_due and not node.goes_first and not node.snapshot_locks:
                 self._unsaved.place(node, (-node.snapshot_access,))
             else:
                 self._unsaved.remove(node)

@@ -63,6 +63,8 @@ class Roster:
         """Take in a choice that was admitted for the first time."""
         key = choice.submit.key
         self.requests.setdefault(key.request_id, {})[key.choice] = choice
+        if choice.submit.session is not None:
+            self.sessions.began(choice.submit.session)
 
     def begin(self, choice: Choice, resume: Node | None) -> None:
         """Give `choice` its memory and begin the prefill of all its tokens from `resume`."""
@@ -109,6 +111,8 @@ class Roster:
         del self.requests[key.request_id][key.choice]
         if not self.requests[key.request_id]:
             del self.requests[key.request_id]
+        if choice.submit.session is not None:
+            self.sessions.ended(choice.submit.session)
         self._kept[choice] = num_kept
         if not choice.num_flights:
             self._release(choice)

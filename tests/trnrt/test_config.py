@@ -49,6 +49,10 @@ def test_a_preset_alone_changes_what_it_names() -> None:
         (["--preset", "huge"], "--preset"),
         (["--config", "/does/not/exist.toml"], "--config"),
         (["--write-timeout", "nan"], "--write-timeout"),
+        (["--host-cache-gb", "inf"], "--host-cache-gb.*finite"),
+        (["--host-cache-gb", "1e30"], "--host-cache-gb: must be at most"),
+        (["--snapshot-slots", "1" + "0" * 23], "--snapshot-slots: must be at most"),
+        (["--default-priority-value", "-1" + "0" * 23], "--default-priority-value: must be at most"),
     ],
 )
 def test_a_wrong_flag_is_named(argv: list[str], name: str) -> None:

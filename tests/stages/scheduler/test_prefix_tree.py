@@ -617,6 +617,15 @@ def test_the_last_used_are_saved_first_and_superseded_saved_and_busy_ones_not_at
     assert middle.is_superseded
 
 
+def test_what_host_memory_let_go_of_is_saved_again_only_after_it_was_used_again(kit):
+    node = kit.add("abcd")
+    kit.save(node)
+    kit.tree.evict_host(9, 9)
+    assert kit.tree.backup_candidates(9) == []
+    kit.tree.touch(node)
+    assert kit.tree.backup_candidates(9) == [node]
+
+
 def test_tokens_computed_again_put_a_node_of_the_host_back_on_the_device(kit):
     node = kit.add("abcdefgh")
     kit.save(node)

@@ -347,7 +347,11 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         worth = [
             node
             for node in self.nodes()
-            if node.device.snapshot and not node.host.snapshot and not node.snapshot_locks and not node.goes_first
+            if node.device.snapshot
+            and not node.host.snapshot
+            and not node.snapshot_locks
+            and not node.goes_first
+            and node.saved_access < node.snapshot_access
         ]
         nodes = self.tree.backup_candidates(limit)
         assert nodes == sorted(worth, key=lambda node: -node.snapshot_access)[:limit]
