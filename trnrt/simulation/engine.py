@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -15,6 +16,7 @@ from stages.executor.stage import run_executor
 from stages.messages import ChoiceKey, Delta, Drain, Ended, Tokens
 from stages.scheduler.core import SchedulerCore
 from stages.scheduler.stage import run_scheduler
+from stages.scheduler.waiting import rank_of
 from stages.settings import SchedulerSettings
 from stages.stats.stage import Stats, open_stats, run_stats
 
@@ -48,7 +50,8 @@ async def virtual_engine(
     stats_stage: StatsStage = run_stats,
 ) -> AsyncIterator[VirtualEngine]:
     """Run an engine for the block, then drain it; the block's end is only passed once everything has ended."""
-    channels = open_channels(settings.max_queued_requests)
+    rank = None if settings.priority is None else partial(rank_of, settings=settings.priority)
+    channels = open_channels(settings.max_queued_requests, settings.max_queued_tokens, rank)
     stats = open_stats()
 
     async def scheduler(*, task_status: trio.TaskStatus[SchedulerCore]) -> None:
