@@ -76,7 +76,7 @@ def test_a_policy_decides_who_is_next_whenever_the_place_is_free(
         ("fcfs", 2.5),
         # Each of the six was shorter, and there before its turn came.
         ("spf", 7.0),
-        # At 2.5 the engine has served 56 tokens since it came, 56 / 48 of its prompt, and 19 / 16 of the next short one's;
+        # At 2.5 the engine has served 56 tokens since it came, 56 / 48 of its prompt, against 19 / 16 of the next one;
         # at 3.25 it is 74 / 48 against 19 / 16.
         ("hrrn", 4.75),
     ],
