@@ -71,7 +71,7 @@ class Roster:
         if choice.phase is Phase.PREFILLING:
             choice.on(Signal.SAMPLE)
             del self.prefilling[choice]
-            self.sharing.ended((choice,))
+            self.sharing.ended(choice)
             self.decoding[choice] = None
 
     # Invariant: nothing is in flight here, since what a choice gives back is handed out at once.
@@ -81,6 +81,7 @@ class Roster:
         choice.on(Signal.RETRACT)
         choice.num_retractions += 1
         self.memory.release(choice, choice.num_tokens)
+        self.sharing.ended(choice)
         self.retracted.append(choice)
         self.retracted.sort(key=lambda other: (-other.rank, other.number))
 
@@ -117,12 +118,13 @@ class Roster:
     def _release(self, choice: Choice) -> None:
         num_kept = self._kept.pop(choice)
         node = self.memory.release(choice, num_kept)
+        self.sharing.ended(choice)
         if node is not None and choice.submit.session is not None and num_kept is not None:
             self.sessions.pin(choice.submit.session, node)
 
     def _forget(self, choice: Choice) -> None:
         if self.prefilling.pop(choice, self) is None:
-            self.sharing.ended((choice,))
+            self.sharing.left(choice)
         self.decoding.pop(choice, None)
         if choice.phase is Phase.RETRACTED:
             self.retracted.remove(choice)

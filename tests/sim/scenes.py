@@ -22,7 +22,7 @@ Event = tuple[float, Submit]
 Act = Callable[[SimEngine], Awaitable[None]]
 
 
-def settings(*, cache: CacheSettings | None = CacheSettings(), **changes: object) -> SchedulerSettings:  # noqa: B008
+def settings(*, cache: CacheSettings | None = CacheSettings(max_snapshots=8), **changes: object) -> SchedulerSettings:  # noqa: B008
     """Return settings with chunks of 16 tokens and a prefix cache, changed as said."""
     values: dict[str, object] = {"chunked_prefill_size_tokens": CHUNK_TOKENS, "max_running_requests": 8, "cache": cache}
     return SchedulerSettings(**{**values, **changes})  # type: ignore[arg-type]
@@ -33,8 +33,8 @@ def step_s(step: StepInput) -> float:
 
 
 def make_device(copy_s: float = COPY_S, **sizes: int) -> HistoryDevice:
-    """Return a device with eight slots for snapshots beside the eight for rows; it looks at the clock."""
-    sizes = {"num_slots": 17, **sizes}
+    """Return a device with slots for eight rows, their shadows and eight snapshots; it looks at the clock."""
+    sizes = {"num_slots": 25, **sizes}
 
     def seconds(_: Transfer) -> float:
         return copy_s

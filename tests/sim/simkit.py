@@ -196,4 +196,6 @@ async def sim_engine(
     async with virtual_engine(settings, device, runner=runner) as parts:
         engine = SimEngine(parts.core, parts.channels, parts.engine, parts.stats, parts.known)
         yield engine
+    # What sessions pin stays pinned for as long as the engine lives.
+    engine.core.sessions.unpin_all()
     engine.assert_all_returned()
