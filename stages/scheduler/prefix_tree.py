@@ -31,7 +31,7 @@ from types import MappingProxyType
 
 from attrs import define, field, frozen
 
-from stages.scheduler.eviction import Eviction
+from stages.scheduler.eviction import Eviction, Key
 from stages.scheduler.matching import Match, descend, match_from
 from stages.scheduler.nodes import DEVICE, HOST, Ints32, Node, Snapshot, path_to, upwards
 from stages.scheduler.radix import Radix
@@ -222,11 +222,15 @@ class PrefixTree:
         self._watches.tell()
         return freed
 
-    def evict_host(self, num_pages: int, num_slots: int) -> Freed:
-        """Free at least that many host pages and slots, or what can be freed, in the order of the device's tier."""
+    def evict_host(self, num_pages: int, num_slots: int, for_node: Node | None = None) -> Freed:
+        """Free at least that many host pages and slots, or what can be freed, in the order of the device's tier.
+
+        For a node nothing goes that is worth as much as its snapshot: else two could take turns in one place for ever.
+        """
         freed = Freed()
-        self._evict_snapshots(self._host, num_slots, freed)
-        self._evict_pages(self._host, num_pages, freed)
+        limit = self._host.worth(for_node) if for_node is not None else None
+        self._evict_snapshots(self._host, num_slots, freed, limit)
+        self._evict_pages(self._host, num_pages, freed, limit)
         self._watches.tell()
         return freed
 
@@ -304,15 +308,15 @@ class PrefixTree:
         self._watches.tell()
         return Inserted(node, taken, has_taken_snapshot)
 
-    def _evict_pages(self, tier: Tier, count: int, freed: Freed) -> None:
+    def _evict_pages(self, tier: Tier, count: int, freed: Freed, limit: Key | None = None) -> None:
         pages, _ = freed.of(tier.index)
-        while len(pages) < count and (leaf := tier.leaves.first()) is not None:
+        while len(pages) < count and (leaf := tier.leaves.first()) is not None and tier.goes_before(leaf, limit):
             self._remove_from(tier, leaf, freed)
             self._settle(leaf, freed)
 
-    def _evict_snapshots(self, tier: Tier, count: int, freed: Freed) -> None:
+    def _evict_snapshots(self, tier: Tier, count: int, freed: Freed, limit: Key | None = None) -> None:
         _, slots = freed.of(tier.index)
-        while len(slots) < count and (node := tier.snapshots.first()) is not None:
+        while len(slots) < count and (node := tier.snapshots.first()) is not None and tier.goes_before(node, limit):
             self._detach(tier, node, freed)
             self._settle(node, freed)
 

@@ -40,7 +40,7 @@ def test_a_next_turn_computes_its_new_tokens_the_last_answered_one_and_at_most_a
     heard = play(settings(overlap=overlap), device, [(0.0, first), (20.0, second)])
     # The last answered token was never read; before it, up to three tokens are in a group that was open.
     read = length + num_answered - 1
-    # A decode step keeps the state that ended a group before it; without one there is the last grid point of the prompt.
+    # A decode step keeps the state that ended a group; without one there is the last grid point of the prompt.
     expected = read - read % 4 if num_answered > 1 or read % 4 == 0 else (length - 1) // 8 * 8
     assert heard["second"].ended.usage.cached_tokens == expected
     assert prefilled(device) == length + len(second.prompt_ids) - expected
