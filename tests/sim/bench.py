@@ -1,0 +1,73 @@
+"""A scheduler's core and its device, stepped by hand: no clock, no tasks."""
+
+from collections.abc import Iterator
+
+from attrs import define, field
+
+from graphs.step import StepInput
+from stages.channels import Admission
+from stages.messages import Finish, StepPlan, Submit, Usage
+from stages.scheduler.core import SchedulerCore
+from stages.scheduler.policies import load_policy
+from stages.settings import SchedulerSettings
+from tests.sim.history_device import HistoryDevice
+
+
+@define(eq=False)
+class Bench:
+    """One core; what it told of each request is kept under its id."""
+
+    settings: SchedulerSettings
+    device: HistoryDevice
+    queue: Admission = field(factory=lambda: Admission(64, lambda _: None))
+    core: SchedulerCore = field(init=False)
+    answers: dict[str, tuple[int, ...]] = field(factory=dict)
+    usages: dict[str, Usage] = field(factory=dict)
+    ends: dict[str, Finish] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.core = SchedulerCore(
+            self.settings, self.device.capacity, self.queue, load_policy(self.settings.schedule_policy)
+        )
+
+    def send(self, *orders: Submit) -> None:
+        for order in orders:
+            self.queue.send_nowait((order,))
+
+    def plan(self) -> StepPlan:
+        plan = self.core.plan()
+        assert plan is not None
+        return plan
+
+    def complete(self, plan: StepPlan) -> None:
+        self.core.complete(plan.step, self.device.run(plan.input))
+        self.hear()
+
+    def step(self) -> StepInput | None:
+        """Run one step and all copies to host memory it brings; returns what the device was given."""
+        plan = self.core.plan()
+        if plan is not None:
+            self.complete(plan)
+        for started in self.core.transfers():
+            self.device.transfer(started.transfer)
+            self.core.transferred(started.number)
+        return plan.input if plan is not None else None
+
+    def steps(self) -> Iterator[StepInput]:
+        """Run until nothing is left to run, giving each step after it was run."""
+        while (given := self.step()) is not None:
+            yield given
+
+    def run(self, *orders: Submit) -> list[StepInput]:
+        """Send and run to the end."""
+        self.send(*orders)
+        return list(self.steps())
+
+    def hear(self) -> None:
+        tokens = self.core.outbox.take()
+        for row in tokens.rows if tokens is not None else ():
+            name = row.submit.key.request_id
+            self.answers[name] = self.answers.get(name, ()) + row.token_ids
+            self.usages[name] = row.usage
+            if row.finish is not None:
+                self.ends[name] = row.finish
