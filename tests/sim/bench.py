@@ -4,13 +4,12 @@ from collections.abc import Iterator
 
 from attrs import define, field
 
-from graphs.step import StepInput
+from graphs.step import Device, StepInput
 from stages.channels import Admission
 from stages.messages import Finish, StepPlan, Submit, Usage
 from stages.scheduler.core import SchedulerCore
 from stages.scheduler.policies import load_policy
 from stages.settings import SchedulerSettings
-from tests.sim.history_device import HistoryDevice
 
 
 @define(eq=False)
@@ -18,10 +17,11 @@ class Bench:
     """One core; what it told of each request is kept under its id."""
 
     settings: SchedulerSettings
-    device: HistoryDevice
+    device: Device
     queue: Admission = field(factory=lambda: Admission(64, lambda _: None))
     core: SchedulerCore = field(init=False)
     answers: dict[str, tuple[int, ...]] = field(factory=dict)
+    logprobs: dict[str, tuple[float, ...]] = field(factory=dict)
     usages: dict[str, Usage] = field(factory=dict)
     ends: dict[str, Finish] = field(factory=dict)
 
@@ -44,19 +44,29 @@ class Bench:
         self.hear()
 
     def step(self) -> StepInput | None:
-        """Run one step and all copies to host memory it brings; returns what the device was given."""
+        """Run one step; returns what the device was given."""
         plan = self.core.plan()
         if plan is not None:
             self.complete(plan)
-        for started in self.core.transfers():
-            self.device.transfer(started.transfer)
-            self.core.transferred(started.number)
         return plan.input if plan is not None else None
 
+    def copy(self) -> bool:
+        """Make the copies to and from host memory that are due; returns whether there were any."""
+        started = self.core.transfers()
+        for order in started:
+            self.device.transfer(order.transfer)
+            self.core.transferred(order.number)
+        return bool(started)
+
     def steps(self) -> Iterator[StepInput]:
-        """Run until nothing is left to run, giving each step after it was run."""
-        while (given := self.step()) is not None:
-            yield given
+        """Run until nothing is left to run or to copy, giving each step after it was run."""
+        while True:
+            given = self.step()
+            has_copied = self.copy()
+            if given is not None:
+                yield given
+            elif not has_copied:
+                return
 
     def run(self, *orders: Submit) -> list[StepInput]:
         """Send and run to the end."""
@@ -68,6 +78,7 @@ class Bench:
         for row in tokens.rows if tokens is not None else ():
             name = row.submit.key.request_id
             self.answers[name] = self.answers.get(name, ()) + row.token_ids
+            self.logprobs[name] = self.logprobs.get(name, ()) + row.logprobs
             self.usages[name] = row.usage
             if row.finish is not None:
                 self.ends[name] = row.finish
