@@ -13,7 +13,7 @@ import numpy as np
 from attrs import define, evolve, field, frozen
 
 from graphs.step import Capacity, StepInput
-from stages.messages import Cancel, Sampling, StepPlan, Submit
+from stages.messages import Cancel, Sampling, Submit
 from stages.settings import SchedulerSettings
 from tests.sim.bench import Bench
 from tests.sim.history_device import HistoryDevice
@@ -178,7 +178,6 @@ class _Run:
     bench: Bench
     talks: list[Talk]
     step: int = 0
-    flights: list[StepPlan] = field(factory=list)
     digest: "hashlib._Hash" = field(factory=hashlib.sha256)
     num_steps: dict[str, int] = field(factory=lambda: {"prefill": 0, "decode": 0})
     num_prefilled: int = 0
@@ -205,8 +204,8 @@ class _Run:
                         pending[name] = self.step + talk.waits[talk.turn], talk
             self.step += 1
             assert self.step < MAX_STEPS, f"{sorted(running)} do not end"
-        while self.flights:
-            self.bench.complete(self.flights.pop(0))
+        for given in self.bench.steps():
+            self.note(given)
         assert self.bench.core.is_idle
         return {
             "digest": self.digest.hexdigest()[:12],
@@ -242,11 +241,9 @@ class _Run:
             if talk.leaves_after is not None and self.step == talk.sent_at + talk.leaves_after:
                 for order in orders:
                     core.cancel(Cancel(order.key.request_id, deliver=True))
-        while (plan := core.plan()) is not None:
-            self.flights.append(plan)
-            self.note(plan.input)
-        if self.flights:
-            self.bench.complete(self.flights.pop(0))
+        given = self.bench.step()
+        if given is not None:
+            self.note(given)
         self.bench.hear()
 
     def note(self, given: StepInput) -> None:

@@ -1,5 +1,6 @@
 """A scheduler's core and its device, stepped by hand: no clock, no tasks."""
 
+from collections import deque
 from collections.abc import Iterator
 
 from attrs import define, field
@@ -20,6 +21,7 @@ class Bench:
     device: Device
     queue: Admission = field(factory=lambda: Admission(64, lambda _: None))
     core: SchedulerCore = field(init=False)
+    flights: deque[StepPlan] = field(factory=deque)
     answers: dict[str, tuple[int, ...]] = field(factory=dict)
     logprobs: dict[str, tuple[float, ...]] = field(factory=dict)
     usages: dict[str, Usage] = field(factory=dict)
@@ -34,21 +36,19 @@ class Bench:
         for order in orders:
             self.queue.send_nowait((order,))
 
-    def plan(self) -> StepPlan:
-        plan = self.core.plan()
-        assert plan is not None
-        return plan
-
     def complete(self, plan: StepPlan) -> None:
         self.core.complete(plan.step, self.device.run(plan.input))
         self.hear()
 
     def step(self) -> StepInput | None:
-        """Run one step; returns what the device was given."""
-        plan = self.core.plan()
-        if plan is not None:
-            self.complete(plan)
-        return plan.input if plan is not None else None
+        """Plan all that can be, and run the oldest step that is out; returns what the device was given."""
+        while (plan := self.core.plan()) is not None:
+            self.flights.append(plan)
+        if not self.flights:
+            return None
+        oldest = self.flights.popleft()
+        self.complete(oldest)
+        return oldest.input
 
     def copy(self) -> bool:
         """Make the copies to and from host memory that are due; returns whether there were any."""

@@ -86,16 +86,17 @@ def test_a_preempted_choice_comes_back_before_what_waits_at_its_rank(overlap: bo
 
 
 def test_nobody_is_preempted_where_that_would_not_be_enough(overlap: bool):
-    # 17 pages of 8: the good one holds most of them, so the bad one's would not do for a prompt of 40.
+    # Of 22 pages the good one may use fifteen, the bad one six: they and the one left do not do for a prompt of eleven.
     events = [
-        (0.0, submit("good", words(96, 1), max_new_tokens=8, priority=20)),
-        (0.0, submit("bad", words(8, 2), max_new_tokens=20, priority=0)),
-        (5.05, submit("big", words(40, 3), max_new_tokens=3, priority=20)),
+        (0.0, submit("good", words(96, 1), max_new_tokens=24, priority=20)),
+        (0.0, submit("bad", words(8, 2), max_new_tokens=40, priority=0)),
+        (4.05, submit("big", words(80, 3), max_new_tokens=3, priority=20)),
     ]
-    wanted = settings(overlap=overlap, priority=PrioritySettings(), cache=None)
-    heard = play(wanted, make_device(num_pages=18), events)
+    wanted = settings(overlap=overlap, priority=PrioritySettings(), cache=None, schedule_conservativeness=2.0)
+    heard = play(wanted, make_device(num_pages=23), events)
     assert heard["bad"].ended.usage.num_retractions == 0
-    assert heard["big"].times_s[0] > heard["good"].times_s[-1]
+    assert heard["bad"].times_s[0] == 0.5
+    assert heard["big"].times_s[0] > heard["good"].times_s[-1] > 5.0
 
 
 def test_a_retracted_choice_resumes_from_what_the_cache_kept_when_the_other_has_ended(overlap: bool):

@@ -212,8 +212,8 @@ def test_a_stream_that_is_preempted_goes_on_as_if_nothing_had_been(model: Model,
         bench.step()
     steps = bench.run(high)
     assert bench.usages["low"].num_retractions == 1
-    # It has read 100 tokens, all of them whole groups; what it sampled last is computed.
-    assert prefilled(steps) == 90 + 1
+    # 100 tokens that were read end a group; what it sampled last is computed, and what the step that was out brought.
+    assert prefilled(steps) == 90 + (2 if overlap else 1)
     for order in (low, high):
         plain.run(order)
         assert_same(bench, plain, order.key.request_id)
@@ -239,7 +239,7 @@ def test_what_comes_back_from_host_memory_is_to_the_bit_what_the_device_would_ha
     assert_same(host, plain, "second")
 
 
-def test_pages_that_come_back_from_host_memory_are_in_their_order(model: Model, plain: Bench):
+def test_pages_that_come_back_from_host_memory_are_those_that_left(model: Model, plain: Bench):
     # Seven pages: four are a conversation's, and go as well.
     bench = bench_of(model, host=40, num_pages=8)
     first = ask("first", words(230))
@@ -263,6 +263,7 @@ def test_what_was_sampled_behind_a_stop_is_nowhere_in_the_next_turn(model: Model
     bench.core.cancel(Cancel("first", choice=0, num_generated=6))
     second = ask("second", first.prompt_ids + kept + words(20, 7))
     bench.run(second)
-    assert bench.usages["second"].cached_tokens in (64, 104)
+    # The state was kept at the last two ends of groups, up to 112 or with a step more; 107 tokens are the client's.
+    assert bench.usages["second"].cached_tokens == (64 if overlap else 104)
     plain.run(second)
     assert_same(bench, plain, "second")
