@@ -64,6 +64,8 @@ class Choice:
     cached_tokens: int = 0
     cached_host_tokens: int = 0
     num_retractions: int = 0
+    # Its conversation went on from before its last answer's end, so it may do so again.
+    leaves_answers: bool = False
 
     @property
     def num_tokens(self) -> int:

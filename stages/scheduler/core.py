@@ -114,7 +114,7 @@ class SchedulerCore:
             tree = PrefixTree(page_tokens, load_eviction(cache.eviction_policy, cache.eviction_parameters))
         pressure = Pressure(settings.schedule_conservativeness)
         turn_end_tokens = GRID_TURN_END_TOKENS if is_grid else CHUNK_ALIGN_TOKENS
-        self.memory = Memory(capacity, self.budget, pressure, tree, turn_end_tokens)
+        self.memory = Memory(capacity, self.budget, pressure, tree, turn_end_tokens, not is_grid)
         self.sessions = Sessions(tree, cache.max_pinned if cache is not None else 0)
         waiting = Waiting(self.policy, settings.priority, tree)
         sharing = Sharing(page_tokens, waiting)

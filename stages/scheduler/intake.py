@@ -27,6 +27,8 @@ from stages.settings import PrioritySettings
 
 # Candidates looked at in one pass: those that follow a prompt being computed are passed over.
 MAX_LOOKS = 64
+# The end of a prompt that a template writes differently once the turn is history: what opens the answer.
+MAX_REOPENED_TOKENS = 4
 
 
 class Outcome(Enum):
@@ -180,8 +182,23 @@ class Intake:
             counts["cached_tokens_host"] += choice.cached_host_tokens
             counts["cached_tokens_device"] += choice.cached_tokens - choice.cached_host_tokens
         if match is not None:
+            self._abandon(choice, match)
             choice.captures = self.placement.captures(choice.submit.prompt_ids, start, match.num_matched)
         self.roster.begin(choice, resume)
+
+    def _abandon(self, choice: Choice, match: Match) -> None:
+        """Tell the tree of a turn's end that this next turn of its conversation does not continue from.
+
+        Clients that send history back without its reasoning leave each answer where it began.
+        """
+        left = match.left
+        if self.memory.tree is None or left is None or left.turn_start is None or left.children:
+            return
+        if not self.memory.knows_turns:
+            return
+        if match.num_matched >= left.turn_start - MAX_REOPENED_TOKENS and not choice.num_retractions:
+            self.memory.tree.abandon(left)
+            choice.leaves_answers = True
 
     # --- preemption ---------------------------------------------------------------------------------------------------
 

@@ -7,11 +7,15 @@ from stages.scheduler.nodes import Ints32, Node
 
 @frozen
 class Match:
-    """How far tokens agree with the tree and where they can resume: from any tier, and from the device alone."""
+    """How far tokens agree with the tree and where they can resume: from any tier, and from the device alone.
+
+    `left` is the node that the tokens enter and leave before its end.
+    """
 
     num_matched: int
     resume: Node | None
     on_device: Node | None
+    left: Node | None = None
 
 
 def num_agreeing(left: Ints32, right: Ints32) -> int:
@@ -45,11 +49,13 @@ def match_from(root: Node, tokens: Ints32, limit: int) -> Match:
     """Return how far `tokens` agrees with the tree under `root` and its deepest resume points up to `limit`."""
     entered, num_matched = descend(root, tokens)
     resume: Node | None = None
+    is_left = num_matched < len(tokens) and entered and entered[-1].end > num_matched
+    left = entered[-1] if is_left else None
     for node in reversed(entered):
         if node.end > min(limit, num_matched):
             continue
         if resume is None and node.has_snapshot:
             resume = node
         if node.device.snapshot is not None:
-            return Match(num_matched, resume, node)
-    return Match(num_matched, resume, None)
+            return Match(num_matched, resume, node, left)
+    return Match(num_matched, resume, None, left)

@@ -40,6 +40,8 @@ class Memory:
     tree: PrefixTree | None = None
     # A turn's end is kept at a multiple of this.
     turn_end_tokens: int = CHUNK_ALIGN_TOKENS
+    # Whether what a conversation has outgrown goes first; else only the eviction policy decides.
+    knows_turns: bool = True
     pages: Pool = field(init=False)
     slots: Pool = field(init=False)
     table: SlotTable = field(init=False)
@@ -207,13 +209,17 @@ class Memory:
             self.slots.give_back([capture.slot])
             self.pages.give_back([] if capture.tail_page is None else [capture.tail_page])
 
-    def _insert(self, choice: Choice, position: int, slot: int, tail_page: int | None) -> bool:
+    def _insert(
+        self, choice: Choice, position: int, slot: int, tail_page: int | None, turn_start: int | None = None
+    ) -> bool:
         """Give the tree a snapshot and the pages under it; returns False when it has one already."""
         assert self.tree is not None
         ids = choice.ids()[:position]
         inserted = self.tree.insert(
-            choice.submit.namespace, ids, choice.pages, slot, tail_page, choice.rank, choice.num_inserted
+            choice.submit.namespace, ids, choice.pages, slot, tail_page, choice.rank, choice.num_inserted, turn_start
         )
+        if self.knows_turns and inserted.has_taken_snapshot:
+            self._rank(choice, inserted.node, turn_start)
         choice.num_inserted = position
         choice.borrowed.update(inserted.taken)
         self.tree.lock(inserted.node)
@@ -221,6 +227,18 @@ class Memory:
             self.tree.unlock(choice.node)
         choice.node = inserted.node
         return inserted.has_taken_snapshot
+
+    def _rank(self, choice: Choice, node: Node, turn_start: int | None) -> None:
+        """Tell the tree which snapshots a new one at `node` leaves without much worth."""
+        assert self.tree is not None
+        self.tree.touch_forks(node)
+        # Before a turn's prompt, the prompt's end and the answer's serve whoever comes back.
+        if turn_start is None:
+            self.tree.supersede(node)
+        elif choice.leaves_answers:
+            self.tree.abandon(node)
+        elif choice.node is not None:
+            self.tree.supersede(choice.node)
 
     # --- taking back --------------------------------------------------------------------------------------------------
 
@@ -257,12 +275,10 @@ class Memory:
             return
         size = self.budget.page_size_tokens
         tail_page = choice.pages[best.at // size] if best.at % size else None
-        if not self._insert(choice, best.at, best.slot, tail_page):
+        if not self._insert(choice, best.at, best.slot, tail_page, len(choice.prompt)):
             return
         if tail_page is not None:
             choice.borrowed.add(tail_page)
         if best.slot == choice.slot:
             choice.slot = 0
         choice.shadows = [shadow for shadow in choice.shadows if shadow.slot != best.slot]
-        if choice.origin is not None:
-            self.tree.supersede(choice.origin)

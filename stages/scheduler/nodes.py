@@ -66,6 +66,9 @@ class Node:
     priority: int = 0
     history_tokens: int = 0
     is_superseded: bool = False
+    # Of a turn's end: how long its prompt was.
+    turn_start: int | None = None
+    is_abandoned: bool = False
     # Locks on this node's pages and on those of any node beneath it.
     locks: int = 0
     snapshot_locks: int = 0
@@ -101,6 +104,11 @@ class Node:
     def is_useless(self) -> bool:
         """Return whether no prompt can resume here or beneath."""
         return not self.children and not self.has_snapshot
+
+    @property
+    def goes_first(self) -> bool:
+        """Return whether its snapshot is worth less than any other."""
+        return self.is_superseded or self.is_abandoned
 
     def facts(self, last_access: int) -> NodeFacts:
         """Return what an eviction may look at, with the recency of the part that is to be ranked."""

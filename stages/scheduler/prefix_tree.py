@@ -19,8 +19,9 @@ pages or a snapshot of the tree locks the node; a lock holds in both tiers. A tr
 missing (a Gap), holds `lock_snapshot` while it copies, and attaches. What the tree got from elsewhere in the meantime
 it does not take.
 
-Superseded snapshots go before all others: the turns of a conversation leave a chain of them, and only the last serves
-the next turn.
+What a conversation has outgrown goes before all others: its turns leave a chain of superseded snapshots, of which only
+the last serves the next turn, and answers that their clients send back without the reasoning are abandoned where they
+began. What many conversations begin with stays as recent as the last of them.
 
 Costs, for a path of d nodes: match, insert and watch compare each token once and visit d nodes; lock, touch and
 supersede visit d nodes; an eviction is O(log n) each; counts are kept, not computed.
@@ -36,7 +37,7 @@ from stages.scheduler.matching import Match, descend, match_from
 from stages.scheduler.nodes import DEVICE, HOST, Ints32, Node, Snapshot, path_to, upwards
 from stages.scheduler.radix import Radix
 from stages.scheduler.ranking import Ranking
-from stages.scheduler.superseding import mark_above, unmark_nearest
+from stages.scheduler.superseding import is_chain, mark_above, unmark_nearest
 from stages.scheduler.tiers import Freed, Gap, Tier, gap
 from stages.scheduler.watches import Watch, Watches
 
@@ -116,7 +117,7 @@ class PrefixTree:
         """Note a use of the snapshot of `node` and of the pages on the way, the deepest newest."""
         path = path_to(node)
         self._stamp(path)
-        node.snapshot_access, node.is_superseded = node.last_access, False
+        self._used(node)
         # Elsewhere on the path nothing changed that a ranking looks at: of pages only leaves are ranked.
         self._refresh(*(each for each in path if each is node or each.is_leaf))
 
@@ -129,10 +130,12 @@ class PrefixTree:
         tail_page: int | None,
         priority: int = 0,
         num_counted: int = 0,
+        turn_start: int | None = None,
     ) -> Inserted:
         """Add the snapshot after all of `tokens`, with its tail page, and those full pages on the way that lack here.
 
         num_counted is how many of the tokens the same request inserted before: a node counts one hit a request.
+        turn_start says that this is a turn's end, and where its answer began.
         """
         end = len(tokens)
         if not end or (tail_page is None) != (end % self.page_size_tokens == 0):
@@ -162,12 +165,14 @@ class PrefixTree:
                 each.hits += 1
             each.priority = max(each.priority, priority) if each is not grown else priority
             each.history_tokens = max(each.history_tokens, end)
+            self._rejoin(each)
         self._stamp(path)
         node = path[-1]
-        node.snapshot_access, node.is_superseded = node.last_access, False
+        self._used(node)
         has_taken_snapshot = node.device.snapshot is None
         if has_taken_snapshot:
             self._attach(self._device, node, Snapshot(slot, tail_page))
+            node.turn_start = turn_start
         if grown is not None:
             self._watches.grown(grown)
         self._refresh(*path)
@@ -237,6 +242,25 @@ class PrefixTree:
     def supersede(self, node: Node) -> None:
         """Mark the snapshots above `node` that lead without a fork to a deeper one as worth least, until used again."""
         self._refresh(*mark_above(node))
+
+    def touch_forks(self, node: Node) -> None:
+        """Note a use of the snapshots above `node` that other conversations resume from too."""
+        is_fork = False
+        for above in upwards(node.parent):
+            is_fork = is_fork or not is_chain(above)
+            if above.has_snapshot:
+                if is_fork:
+                    self._clock += 1
+                    above.snapshot_access = self._clock
+                    self._refresh(above)
+                is_fork = False
+
+    def abandon(self, node: Node) -> None:
+        """Mark a turn's end that its conversation has left as worth least, until it is used again."""
+        node.is_abandoned = True
+        # Whoever left it resumes above it.
+        self._uncover(node.parent)
+        self._refresh(node)
 
     def clear(self) -> Freed:
         """Forget everything; raises ValueError when something is locked."""
@@ -320,6 +344,17 @@ class PrefixTree:
             self._detach(tier, node, freed)
             self._settle(node, freed)
 
+    def _used(self, node: Node) -> None:
+        """Note that somebody resumes at `node`, or has just computed it."""
+        node.snapshot_access, node.is_superseded = node.last_access, False
+        self._rejoin(node)
+
+    def _rejoin(self, node: Node) -> None:
+        if node.is_abandoned:
+            # It is a way on from above again.
+            node.is_abandoned = False
+            self._uncover(node.parent)
+
     def _attach(self, tier: Tier, node: Node, snapshot: Snapshot) -> None:
         is_first = not node.has_snapshot
         tier.attach(node, snapshot)
@@ -381,7 +416,7 @@ class PrefixTree:
                 if tier.held(node).pages is not None:
                     tier.refresh(node)
             is_unsaved = node.device.snapshot is not None and node.host.snapshot is None
-            if is_unsaved and not node.is_superseded and not node.snapshot_locks:
+            if is_unsaved and not node.goes_first and not node.snapshot_locks:
                 self._unsaved.place(node, (-node.snapshot_access,))
             else:
                 self._unsaved.remove(node)

@@ -92,7 +92,7 @@ class Tier:
 
     def worth(self, node: Node) -> Key:
         """Return the place of the node's snapshot in the order of eviction: the smallest goes first."""
-        return (not node.is_superseded, *self.eviction.key(node.facts(node.snapshot_access)))
+        return (not node.goes_first, *self.eviction.key(node.facts(node.snapshot_access)))
 
     def goes_before(self, node: Node, limit: Key | None) -> bool:
         """Return whether what the node has here is worth less than `limit`; without a snapshot it is worth nothing."""

@@ -430,6 +430,44 @@ def test_a_snapshot_is_worth_more_again_once_what_superseded_it_is_gone(kit):
     assert not first.is_superseded
 
 
+def test_an_abandoned_answer_goes_before_older_ones_until_it_is_used_again(kit):
+    other, answer = kit.add("xxxx"), kit.add("abcdefgh")
+    kit.tree.abandon(answer)
+    assert kit.tree.backup_candidates(9) == [other]
+    kit.tree.touch(answer)
+    assert kit.tree.evict_snapshot().slots == [1]
+    kit.tree.abandon(answer)
+    kit.add("abcdefgh")
+    assert not answer.is_abandoned
+
+
+def test_an_abandoned_answer_is_no_fork_until_it_is_used_again(kit):
+    prompt, answer, later = kit.add("abcd"), kit.add("abcdefgh"), kit.add("abcdXXXXXXXX")
+    kit.tree.supersede(later)
+    assert not prompt.is_superseded
+    kit.tree.abandon(answer)
+    kit.tree.supersede(later)
+    assert prompt.is_superseded
+    kit.tree.touch(answer)
+    assert not prompt.is_superseded
+
+
+def test_what_others_begin_with_too_stays_as_recent_as_the_last_of_them(kit):
+    system, alone, first = kit.add("abcd"), kit.add("xxxx"), kit.add("abcdefgh")
+    second = kit.add("abcdeXXX")
+    kit.tree.touch_forks(second)
+    assert system.snapshot_access > second.last_access
+    assert [kit.tree.evict_snapshot().slots for _ in range(3)] == [[2], [3], [4]]
+    assert system.device.snapshot is not None
+    assert (alone.device.snapshot, first.device.snapshot) == (None, None)
+
+
+def test_what_only_its_own_conversation_passes_is_no_more_recent_for_it(kit):
+    first, other, last = kit.add("abcd"), kit.add("xxxx"), kit.add("abcdefgh")
+    kit.tree.touch_forks(last)
+    assert first.snapshot_access < other.snapshot_access
+
+
 # The host tier.
 
 

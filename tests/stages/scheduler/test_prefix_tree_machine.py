@@ -33,6 +33,11 @@ def array(prompt: Prompt) -> np.ndarray:
     return np.array(prompt, np.int32)
 
 
+def ways_on(node: Node) -> list[Node]:
+    """Return the children that some prompt may still go to."""
+    return [child for child in node.children.values() if not child.is_abandoned]
+
+
 @define(eq=False)
 class Store:
     """One tier's memory: who may use which number, and what was written there."""
@@ -224,13 +229,30 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             assert accesses == sorted(set(accesses))
             assert max(each.last_access for each in self.nodes()) == accesses[-1] == node.snapshot_access
 
+    @rule(data=st.data())
+    def abandon(self, data: st.DataObject) -> None:
+        leaves = [node for node in self.nodes() if node.device.snapshot is not None and not node.children]
+        if leaves:
+            node = data.draw(st.sampled_from(leaves))
+            self.tree.abandon(node)
+            assert node.goes_first
+
+    @rule(data=st.data())
+    def touch_forks(self, data: st.DataObject) -> None:
+        nodes = self.nodes()
+        if nodes:
+            self.tree.touch_forks(data.draw(st.sampled_from(nodes)))
+
     @rule()
     def supersede(self) -> None:
         for node in self.nodes():
             if node.has_snapshot and not node.children:
-                expected, is_covered = {above for above in upwards(node.parent) if above.is_superseded}, True
+                expected, is_covered = (
+                    {above for above in upwards(node.parent) if above.is_superseded},
+                    not node.is_abandoned,
+                )
                 for above in upwards(node.parent):
-                    is_covered = is_covered and len(above.children) == 1
+                    is_covered = is_covered and len(ways_on(above)) <= 1
                     if above.has_snapshot:
                         expected |= {above} if is_covered else set()
                         is_covered = True
@@ -277,7 +299,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
     @rule(tier=st.sampled_from([DEVICE, DEVICE, HOST]))
     def evict_snapshot(self, tier: int) -> None:
         keys = {
-            snapshot.slot: (not node.is_superseded, *self.eviction.key(node.facts(node.snapshot_access)))
+            snapshot.slot: (not node.goes_first, *self.eviction.key(node.facts(node.snapshot_access)))
             for node in self.nodes()
             if (snapshot := node.held[tier].snapshot) is not None and not node.snapshot_locks
         }
@@ -325,7 +347,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         worth = [
             node
             for node in self.nodes()
-            if node.device.snapshot and not node.host.snapshot and not node.snapshot_locks and not node.is_superseded
+            if node.device.snapshot and not node.host.snapshot and not node.snapshot_locks and not node.goes_first
         ]
         nodes = self.tree.backup_candidates(limit)
         assert nodes == sorted(worth, key=lambda node: -node.snapshot_access)[:limit]
@@ -421,8 +443,9 @@ class PrefixTreeMachine(RuleBasedStateMachine):
                 assert node.has_snapshot
                 beneath = node
                 while True:
-                    assert len(beneath.children) == 1
-                    (beneath,) = beneath.children.values()
+                    # Answers that were left behind are ways on for nobody.
+                    assert len(ways_on(beneath)) == 1
+                    (beneath,) = ways_on(beneath)
                     if beneath.has_snapshot:
                         break
 
