@@ -53,6 +53,7 @@ class Kind:
 
     talks: Callable[[random.Random], list[Talk]]
     settings: Mapping[str, object] = {}
+    max_snapshots: int | None = None
     num_pages: int | None = None
 
 
@@ -131,6 +132,7 @@ KINDS: Mapping[str, Kind] = {
     "cancelled": Kind(_cancelled),
     "conversations": Kind(_conversations),
     "sessions": Kind(_sessions, num_pages=31),
+    "crowded": Kind(_conversations, max_snapshots=5),
     "bursts": Kind(_bursts),
 }
 
@@ -169,6 +171,8 @@ def record(kind_name: str, seed: int) -> dict[str, object]:
     settings, capacity = defaults()
     if kind.num_pages is not None:
         capacity = evolve(capacity, num_pages=kind.num_pages)
+    if kind.max_snapshots is not None and settings.cache is not None:
+        settings = evolve(settings, cache=evolve(settings.cache, max_snapshots=kind.max_snapshots))
     bench = Bench(evolve(settings, **kind.settings), HistoryDevice(capacity))  # type: ignore[arg-type]
     return _Run(bench, kind.talks(random.Random(f"{kind_name} {seed}"))).record()
 

@@ -27,6 +27,7 @@ def test_the_workloads_reach_what_they_are_there_for():
     assert total("plain", "cached") == 0
     for kind in ("conversations", "sessions", "bursts"):
         assert total(kind, "cached") > total(kind, "prefilled")
+    assert total("crowded", "cached") < total("conversations", "cached")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
