@@ -91,7 +91,7 @@ def _cancelled(draw: random.Random) -> list[Talk]:
     return talks
 
 
-def _conversations(draw: random.Random, has_sessions: bool = False) -> list[Talk]:
+def _conversations(draw: random.Random, num: int = 4, has_sessions: bool = False) -> list[Talk]:
     system = _ids(draw, _between(draw, 60, 200))
     return [
         Talk(
@@ -102,7 +102,7 @@ def _conversations(draw: random.Random, has_sessions: bool = False) -> list[Talk
             lambda: _between(draw, 1, 24),
             session=f"s{index}" if has_sessions and index % 2 else None,
         )
-        for index in range(4)
+        for index in range(num)
     ]
 
 
@@ -132,7 +132,7 @@ KINDS: Mapping[str, Kind] = {
     "cancelled": Kind(_cancelled),
     "conversations": Kind(_conversations),
     "sessions": Kind(_sessions, num_pages=31),
-    "crowded": Kind(_conversations, max_snapshots=5),
+    "crowded": Kind(lambda draw: _conversations(draw, 8), max_snapshots=4),
     "bursts": Kind(_bursts),
 }
 

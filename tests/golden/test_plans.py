@@ -27,7 +27,8 @@ def test_the_workloads_reach_what_they_are_there_for():
     assert total("plain", "cached") == 0
     for kind in ("conversations", "sessions", "bursts"):
         assert total(kind, "cached") > total(kind, "prefilled")
-    assert total("crowded", "cached") < total("conversations", "cached")
+    # Four snapshots are too few for eight conversations.
+    assert total("crowded", "prefilled") > 3 * total("conversations", "prefilled")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
