@@ -50,6 +50,8 @@ class HostTier:
     waiting: Deferrable
     pages: Pool = field(init=False)
     slots: Pool = field(init=False)
+    # Whether there is a later to save for.
+    backs_up: bool = True
     _copies: dict[int, Copy] = field(factory=dict)
     _to_start: list[StartTransfer] = field(factory=list)
     _num_started: int = 0
@@ -67,7 +69,7 @@ class HostTier:
 
     def start(self) -> list[StartTransfer]:
         """Return the transfers to begin now, a backup among them if none is under way."""
-        if not any(copy.to_host for copy in self._copies.values()):
+        if self.backs_up and not any(copy.to_host for copy in self._copies.values()):
             self._back_up()
         started, self._to_start = self._to_start, []
         return started

@@ -7,8 +7,8 @@ import trio
 from stages.messages import Cancel, FlushCache, Submit, Usage
 from stages.settings import CacheSettings
 from tests.sim.history_device import HistoryDevice
-from tests.sim.scenes import Event, answer, make_device, play, settings, words
-from tests.sim.simkit import Heard, SimEngine, submit
+from tests.sim.scenes import Event, answer, make_device, play, play_on, settings, words
+from tests.sim.simkit import Heard, SimEngine, run_sim, sim_engine, submit
 
 TALK = submit("talk", words(40, 1))
 
@@ -98,6 +98,40 @@ def test_a_backup_however_slow_delays_nobody(overlap: bool):
         events = [(0.3 * index, submit(f"r{index}", words(20, index), max_new_tokens=9)) for index in range(12)]
         heard.update({name: one.times_s for name, one in play(wanted(overlap), two_tiers(copy_s), events).items()})
     assert quick == slow
+
+
+def test_a_drain_waits_for_the_copy_that_is_under_way_and_begins_no_other(overlap: bool):
+    device = two_tiers(30.0)
+
+    async def main() -> float:
+        async with sim_engine(wanted(overlap), device) as engine:
+            await engine.ask(TALK)
+        return trio.current_time()
+
+    # The prompt's snapshot was there at 1.0; that of the turn's end is not copied any more.
+    assert run_sim(main) == 31.0
+    assert len(device.transfers) == 1
+
+
+def test_a_fetch_is_begun_in_a_drain_too(overlap: bool):
+    async def main() -> Heard:
+        async with trio.open_nursery() as nursery, sim_engine(wanted(overlap), two_tiers()) as engine:
+            await play_on(engine, evicted())
+            await trio.sleep_until(50.0)
+            heard: list[Heard] = []
+
+            async def ask(name: str, order: Submit) -> None:
+                heard.append(await engine.ask(order))
+
+            # Two of these run when the drain comes; the third is looked at when one has ended.
+            for index in range(2):
+                nursery.start_soon(ask, "other", submit(f"other{index}", words(8, 60 + index), max_new_tokens=9))
+            await trio.sleep(0.1)
+            nursery.start_soon(ask, "again", turn_after(TALK, "again"))
+            await trio.sleep(0.1)
+        return heard[-1]
+
+    assert run_sim(main).ended.usage == Usage(48, 4, cached_tokens=40, cached_host_tokens=40)
 
 
 def test_a_copy_that_is_under_way_serves_the_second_who_waits_for_it_too(overlap: bool):
