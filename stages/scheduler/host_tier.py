@@ -126,6 +126,7 @@ class HostTier:
             gap = self.tree.missing_on_host(node)
             assert gap.snapshot is not None, "a candidate has no snapshot on the host"
             num_pages = len(gap.pages) + gap.snapshot.num_pages
+            self.tree.tried(node)
             # What is on its way to the host already is not evicted for it.
             self.tree.lock_snapshot(node)
             lacking = num_pages - self.pages.num_free, 1 - self.slots.num_free

@@ -288,9 +288,17 @@ class PrefixTree:
     def backup_candidates(self, limit: int) -> list[Node]:
         """Return up to `limit` nodes whose snapshot is on the device only, the last used first.
 
-        Superseded ones and locked snapshots are left out: a transfer that runs holds the latter.
+        Superseded ones and locked snapshots are left out: a transfer that runs holds the latter. So is what was tried.
         """
         return self._unsaved.smallest(limit)
+
+    def tried(self, node: Node) -> None:
+        """Note that a copy of `node` to the host was begun or had no room: it is no candidate until it is used again.
+
+        Else two could make room for each other for ever.
+        """
+        node.tried_access = node.snapshot_access
+        self._refresh(node)
 
     def missing_on_host(self, node: Node) -> Gap:
         """Return what to copy from the device so that the host could resume at `node`."""
@@ -416,6 +424,7 @@ class PrefixTree:
                 if tier.held(node).pages is not None:
                     tier.refresh(node)
             is_unsaved = node.device.snapshot is not None and node.host.snapshot is None
+            is_unsaved = is_unsaved and node.tried_access != node.snapshot_access
             if is_unsaved and not node.goes_first and not node.snapshot_locks:
                 self._unsaved.place(node, (-node.snapshot_access,))
             else:
