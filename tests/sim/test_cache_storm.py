@@ -110,7 +110,7 @@ class Storm:
 @pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlap"])
 # Host memory is larger than the device's share of the cache, or smaller.
 @pytest.mark.parametrize(("num_pages", "copy_s", "num_host_pages"), [(20, 0.25, 81), (40, 3.0, 81), (40, 0.0, 25)])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [1, 2])
 def test_whatever_happens_every_answer_is_right_and_everything_comes_back(
     seed: int, num_pages: int, copy_s: float, num_host_pages: int, overlap: bool
 ):
@@ -126,11 +126,10 @@ def test_whatever_happens_every_answer_is_right_and_everything_comes_back(
     totals = storm.run()
     assert storm.ends["length"] > NUM_TALKS // 2
     assert storm.num_cached > 0
-    if num_pages == 20:
+    assert totals["preemptions"] > 0
+    assert totals["retractions"] > 0
+    if num_host_pages > num_pages:
         assert storm.num_from_host > 0
-        assert totals["retractions"] > 0
-    else:
-        assert totals["preemptions"] > 0
 
 
 def test_the_same_seed_gives_the_same_storm():
