@@ -206,6 +206,12 @@ class SchedulerCore:
         if self.memory.tree is not None:
             self.memory.give_back(self.memory.tree.clear())
 
+    def drain(self) -> None:
+        """Finish what was accepted, paused or not, and save nothing more for later."""
+        self.is_paused = False
+        if self.host is not None:
+            self.host.backs_up = False
+
     def fail(self) -> None:
         """End everything because the device is lost; nothing can be planned after it."""
         finish = Finish("error", message=ENGINE_FAILED, status=500)

@@ -78,7 +78,7 @@ class Roster:
         """Let a choice whose prompt is done decode."""
         choice.on(Signal.SAMPLE)
         del self.prefilling[choice]
-        self.sharing.ended((choice,))
+        self.sharing.ended(choice)
         self.decoding.add(choice)
 
     # Invariant: nothing is in flight here, since what a choice gives back is handed out at once.
@@ -88,6 +88,7 @@ class Roster:
         choice.on(Signal.RETRACT)
         choice.num_retractions += 1
         self.memory.release(choice, choice.num_tokens)
+        self.sharing.ended(choice)
         self.retracted.append(choice)
         self.retracted.sort(key=lambda other: (-other.rank, other.number))
 
@@ -125,12 +126,13 @@ class Roster:
     def _release(self, choice: Choice) -> None:
         num_kept = self._kept.pop(choice)
         node = self.memory.release(choice, num_kept)
+        self.sharing.ended(choice)
         if node is not None and choice.submit.session is not None and num_kept is not None:
             self.sessions.pin(choice.submit.session, node)
 
     def _forget(self, choice: Choice) -> None:
         if self.prefilling.pop(choice, self) is None:
-            self.sharing.ended((choice,))
+            self.sharing.left(choice)
         self.decoding.discard(choice)
         self.memory.progress.is_running[choice.slot] = False
         if choice.phase is Phase.RETRACTED:

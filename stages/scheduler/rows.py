@@ -84,6 +84,8 @@ class Rows:
     def _prefill_row(self, choice: Choice, num_valid: int) -> Row:
         pages, slots = self.memory.first_copies(choice)
         captures = self.memory.take_captures(choice, choice.num_computed + num_valid)
+        if captures:
+            self.roster.sharing.capturing(choice, tuple(capture.position for capture in captures))
         return Row(choice, choice.num_computed, num_valid, pages, slots, captures)
 
     # --- decode -------------------------------------------------------------------------------------------------------

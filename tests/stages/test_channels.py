@@ -145,6 +145,16 @@ def test_a_queue_keeps_nothing_of_those_who_left():
     assert queue.take_fresh() == []
 
 
+def test_whoever_left_is_held_by_nothing_of_the_queue_and_with_it_its_mailbox_and_prompt():
+    queue, _ = queue_of(4, rank=priority_of)
+    order = order_of("a")
+    left = weakref.ref(order)
+    queue.send_nowait((order,))
+    del order
+    queue.take(ChoiceKey("a", 0))
+    assert left() is None
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans()), max_size=60))
 def test_what_is_left_is_what_a_list_that_is_searched_each_time_would_keep(steps: list[tuple[int, int, bool]]):
     queue, heard = queue_of(5, max_waiting_tokens=12, rank=priority_of)

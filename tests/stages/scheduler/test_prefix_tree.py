@@ -626,6 +626,25 @@ def test_what_host_memory_let_go_of_is_saved_again_only_after_it_was_used_again(
     assert kit.tree.backup_candidates(9) == [node]
 
 
+def test_what_was_tried_is_no_candidate_until_it_is_used_again(kit):
+    old, new = kit.add("xxxx"), kit.add("abcd")
+    kit.tree.tried(new)
+    assert kit.tree.backup_candidates(9) == [old]
+    kit.tree.touch(new)
+    assert kit.tree.backup_candidates(9) == [new, old]
+
+
+def test_for_a_node_nothing_leaves_the_host_that_was_used_after_it(kit):
+    oldest, node, newest = kit.add("xxxx"), kit.add("abcd"), kit.add("yyyy")
+    for each in (oldest, newest):
+        kit.save(each)
+    assert len(kit.tree.evict_host(2, 2, node).host_slots) == 1
+    assert (oldest.host.snapshot, newest.host.snapshot is None) == (None, False)
+    kit.tree.touch(node)
+    assert len(kit.tree.evict_host(1, 1, node).host_pages) == 1
+    assert newest.host.snapshot is None
+
+
 def test_tokens_computed_again_put_a_node_of_the_host_back_on_the_device(kit):
     node = kit.add("abcdefgh")
     kit.save(node)

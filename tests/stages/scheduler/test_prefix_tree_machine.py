@@ -351,7 +351,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
             and not node.host.snapshot
             and not node.snapshot_locks
             and not node.goes_first
-            and node.saved_access < node.snapshot_access
+            and node.tried_access != node.snapshot_access
         ]
         nodes = self.tree.backup_candidates(limit)
         assert nodes == sorted(worth, key=lambda node: -node.snapshot_access)[:limit]
