@@ -4,6 +4,7 @@ TrnrtError
 |-- RequestError          the client's to mend; every dialect maps it to its own error shape
 |   |-- InvalidRequest       400, names the field
 |   |-- ContextOverflow      400, prompt (+ requested output) does not fit
+|   |-- Unauthorized         401, no key or a wrong one
 |   |-- NotFound             404, unknown model or path
 |   |-- MethodNotAllowed     405, lists what is allowed
 |   |-- BodyTooSlow          408
@@ -60,6 +61,16 @@ class ContextOverflow(RequestError):
         self.prompt_tokens = prompt_tokens
         self.requested_tokens = requested_tokens
         self.context_tokens = context_tokens
+
+
+class Unauthorized(RequestError):
+    """The call brings no key, or one that does not open its route."""
+
+    status = 401
+    code = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__("Unauthorized")
 
 
 class NotFound(RequestError):

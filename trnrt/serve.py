@@ -40,7 +40,7 @@ from stages.ingress.dialects import find_dialects
 from stages.ingress.info import Device as DeviceFacts
 from stages.ingress.info import Info, Readiness
 from stages.ingress.respond import Serving
-from stages.ingress.server import bind, serve_http
+from stages.ingress.server import bind, check_certificate, serve_http
 from stages.messages import Drain, Load, Render
 from stages.prompt.stage import run_prompt_stage
 from stages.request import Services
@@ -93,6 +93,7 @@ def run_server(config: Config) -> int:
     """Serve until a signal and return the exit code; raises StartupError before anything listens."""
     model = read_served_model(config)
     config = resolve(config, model)
+    check_certificate(ingress_settings(config))
     with closing(bind(ingress_settings(config))) as bound:
         return _run(config, model, bound)
 
@@ -197,7 +198,7 @@ async def serve(
                 server.port = await front.start(ingress, app, settings)
                 # What lives now lives for ever: the collector need not look at it again.
                 gc.freeze()
-                log.info("listening on http://%s:%d", _bracketed(settings.host), server.port)
+                log.info("listening on %s", _address(settings, server.port))
                 task_status.started(server)
             stages_nursery.cancel_scope.cancel()
 
@@ -261,6 +262,13 @@ def package_version() -> str:
         return "unknown"
 
 
+def _address(settings: IngressSettings, port: int) -> str:
+    if settings.unix_socket is not None:
+        return f"unix:{settings.unix_socket}"
+    scheme = "http" if settings.ssl_certfile is None else "https"
+    return f"{scheme}://{_bracketed(settings.host)}:{port}"
+
+
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
@@ -277,4 +285,12 @@ def ingress_settings(config: Config) -> IngressSettings:
         drain_timeout_s=LAST_FRAMES_S,
         sse_ping_s=config.sse_ping,
         request_timeout_s=config.request_timeout,
+        api_key=config.api_key,
+        admin_api_key=config.admin_api_key,
+        allowed_origins=tuple(origin.strip() for origin in config.allowed_origins.split(",") if origin.strip()),
+        root_path=config.root_path.rstrip("/"),
+        unix_socket=config.uds,
+        ssl_certfile=config.ssl_certfile,
+        ssl_keyfile=config.ssl_keyfile,
+        ssl_keyfile_password=config.ssl_keyfile_password,
     )

@@ -108,3 +108,12 @@ def test_an_order_of_equals_goes_with_priorities(policy: str) -> None:
 def test_the_order_by_priority_switches_priorities_on() -> None:
     assert load_config(["--schedule-policy", "priority"], {}).enable_priority_scheduling
     assert not load_config([], {}).enable_priority_scheduling
+
+
+def test_a_secret_is_never_shown_only_that_it_is_set() -> None:
+    config = Config(api_key="sesame", ssl_keyfile_password="open")
+
+    shown = config.flags()
+
+    assert (shown["api_key"], shown["ssl_keyfile_password"], shown["admin_api_key"]) == ("***", "***", None)
+    assert "sesame" not in f"{shown}{config}"
