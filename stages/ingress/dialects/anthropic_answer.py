@@ -229,7 +229,7 @@ def _raise_unfinished(finish: Finish) -> None:
     """Raise what an end stands for that is none of a message: a refusal, a failure, an abort."""
     raise_refusal(finish)
     if finish.kind == "abort":
-        raise Aborted(finish.message)
+        raise Aborted
 
 
 def _delta_frame(block: Block, delta: dict[str, object]) -> bytes:
