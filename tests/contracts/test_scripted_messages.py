@@ -9,7 +9,8 @@ import trio
 from stages.detokenizer.choice import Choice
 from stages.ingress.dialect import Call, Collected, Parsed
 from stages.ingress.dialects.anthropic_messages import DIALECT
-from stages.messages import ChoiceKey, Event, Finish, Submit, TokensRow, Usage
+from stages.messages import Chat, ChoiceKey, Event, Finish, Submit, TokensRow, Usage
+from stages.prompt.templates.glm5 import TEMPLATE
 from tests.contracts.test_scripted_answers import ANSWERS, DECODING, END, MODEL, PROMPT, SCHEMA, TOKENIZER, call
 from tests.stages.ingress.dialects.anthropic_kit import events_of, message_of
 
@@ -88,6 +89,22 @@ def test_a_stream_of_any_steps_joins_to_the_whole_message(name: str) -> None:
         assert plain(whole({}, TEXTS[name], step)) == once
         assert streamed({}, TEXTS[name], step) == once
     assert "\ufffd" not in str(once)
+
+
+@pytest.mark.parametrize("name", ["typed", "none", "quotes", "wide", "thinks"])
+def test_a_turn_that_comes_back_renders_to_the_ids_that_were_generated(name: str) -> None:
+    generated_text = {**TEXTS, "thinks": "so</think>I think 🧑‍🚀"}[name]
+    turn = {"role": "assistant", "content": plain(whole({}, generated_text, 7))["content"]}
+    more = [turn, {"role": "user", "content": "and?"}]
+    first, second = prompt_ids({}), prompt_ids({"messages": [*BODY["messages"], *more]})
+    ids = TOKENIZER.encode_texts([generated_text])[0]
+    assert second[: len(first) + len(ids)] == (*first, *ids)
+
+
+def prompt_ids(more: dict[str, Any]) -> tuple[int, ...]:
+    (ask,) = parsed(more).asks
+    assert isinstance(ask.prompt, Chat)
+    return TOKENIZER.encode_segments([TEMPLATE(ask.prompt)])[0]
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -194,7 +194,7 @@ def _assistant(turn: _Turn, tools: Mapping[str, Tool]) -> Iterator[Message]:
         if kind == "text":
             texts.append(block.text("text"))
         elif kind == "thinking":
-            thoughts.append(block.text("thinking"))
+            thoughts.append(block.text("thinking", ""))
         elif kind == "tool_use":
             calls.append(_tool_use(block))
         elif kind == "tool_result" or not (kind in SKIPPED or kind.endswith(SKIPPED_SUFFIX)):
