@@ -56,7 +56,13 @@ def routes() -> Iterable[str]:
 
 
 def fields() -> Iterable[str]:
-    from stages.ingress.dialects import openai_chat, openai_common, openai_completions, sglang_generate
+    from stages.ingress.dialects import (
+        anthropic_messages,
+        openai_chat,
+        openai_common,
+        openai_completions,
+        sglang_generate,
+    )
     from stages.ingress.dialects.sglang_sampling import WireSampling
 
     def names(cls: type) -> set[str]:
@@ -64,6 +70,8 @@ def fields() -> Iterable[str]:
 
     common = names(openai_common.CommonBody)
     refused = set(openai_common.NOT_SERVED)
+    message = names(anthropic_messages.MessagesBody)
+    not_in_messages = {*openai_common.NOT_SERVED, *anthropic_messages.NOT_SERVED}
     native = names(sglang_generate.GenerateBody) - {"max_thinking_tokens"}
     yield "| route | takes | refuses by name, unless the value asks for nothing |"
     yield "|---|---|---|"
@@ -77,6 +85,7 @@ def fields() -> Iterable[str]:
         ),
         ("`/generate`", native, {*sglang_generate.NOT_SERVED, "max_thinking_tokens"}),
         ("`/generate`: `sampling_params`", names(WireSampling), set()),
+        ("`/v1/messages`, and but for `max_tokens` `/v1/messages/count_tokens`", message, not_in_messages),
     ):
         yield f"| {route} | {_code(takes - refuses)} | {_code(refuses)} |"
 

@@ -14,6 +14,7 @@ TrnrtError
 |   |-- Draining             the server is stopping or not ready
 |   |-- DeadlineExceeded     the request ran out of its own or the server's time
 |   |-- PriorityRefused      a priority where there are none
+|-- Aborted               500, an operator ended it, told by APIs that have no other word for that
 |-- EngineFailure         500, the device or a stage died while the request ran
 |-- StartupError          one line, exit 2, before anything listens
     |-- ConfigError          names the flag
@@ -134,6 +135,12 @@ class PriorityRefused(Unavailable):
 
     def __init__(self) -> None:
         super().__init__("Using priority is disabled for this server. Please send a new request without a priority.")
+
+
+class Aborted(TrnrtError):
+    """An operator ended the request while it waited or ran."""
+
+    message = "The request was aborted."
 
 
 class EngineFailure(TrnrtError):
