@@ -25,10 +25,10 @@ from stages import errors
 from stages.ingress import info as facts
 from stages.ingress.admin import Admin, BodyRoute, Told, body_routes, read_flush_timeout_s
 from stages.ingress.body import check_media_type, parse_object
-from stages.ingress.dialect import Call, Dialect, ErrorBody, Parsed, Route
+from stages.ingress.dialect import Call, Dialect, ErrorBody, Lookup, Parsed, Route
 from stages.ingress.error_bodies import general_error
 from stages.ingress.info import Info
-from stages.ingress.respond import Serving, describe, respond
+from stages.ingress.respond import Serving, answer_lookup, describe, respond
 from stages.ingress.wire import AsgiWire, Wire
 
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -115,12 +115,14 @@ def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
             parsed = await _parse(dialect, app.serving)
         except Exception as error:
             return _refusal(error, dialect.error)
+        if isinstance(parsed, Lookup):
+            return GenerationResponse(partial(answer_lookup, parsed, dialect, request_id, app.serving))
         return GenerationResponse(partial(respond, parsed, dialect, request_id, app.serving))
 
     app.add_url_rule(route.path, f"{dialect.name} {route.path}", generate, methods=list(route.methods))
 
 
-async def _parse(dialect: Dialect, serving: Serving) -> Parsed:
+async def _parse(dialect: Dialect, serving: Serving) -> Parsed | Lookup:
     arrived_s = trio.current_time()
     if dialect.json_only:
         check_media_type(request.headers.get("content-type", ""))
