@@ -168,13 +168,17 @@ def _add_info_routes(app: App, info: Info) -> None:
             app.add_url_rule(path, f"health {path}", answer, methods=["GET"])
 
     # A paused server is alive, and not the one to send a request to.
-    add_health(["/health", "/health_generate", "/get_health", "/ping"], lambda: info.readiness() == "ready")
-    add_health(["/ready"], lambda: info.readiness() == "ready" and not info.load().is_paused)
+    add_health(
+        ["/health", "/get_health", "/health_generate", "/get_health_generate", "/ping", "/get_ping"],
+        lambda: info.readiness() == "ready",
+    )
+    add_health(["/ready", "/get_ready"], lambda: info.readiness() == "ready" and not info.load().is_paused)
     add(["/"], lambda: "TrnRT is running")
     add(["/v1/models", "/get_models"], lambda: facts.models(info))
     add(["/v1/models/<path:model_id>"], lambda model_id: facts.model(info, model_id))
     add(["/model_info", "/get_model_info"], lambda: facts.model_info(info))
     add(["/server_info", "/get_server_info"], lambda: facts.server_info(info))
+    add(["/version", "/get_version"], lambda: {"version": info.version})
     add(["/get_load"], lambda: facts.get_load(info))
     add(["/v1/loads", "/get_loads"], lambda: _loads(info))
 
