@@ -38,6 +38,8 @@ class Limits:
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
+    # Whether a max_new_tokens that the context has no room for is cut to it instead of refused.
+    may_shrink: bool = False
 
 
 @frozen

@@ -125,6 +125,8 @@ def fit(ask: Ask, prompt_tokens: int, model: ModelSettings) -> int:
         )
     if wanted is None:
         return context - prompt_tokens
+    if ask.limits.may_shrink:
+        return min(wanted, context - prompt_tokens)
     if prompt_tokens + wanted > context:
         raise ContextOverflow(
             f"Requested token count exceeds the model's maximum context length of {context} tokens. You requested a "

@@ -23,6 +23,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, Reque
 
 from stages import errors
 from stages.ingress import info as facts
+from stages.ingress import ollama
 from stages.ingress.admin import Admin, BodyRoute, Told, body_routes, read_flush_timeout_s
 from stages.ingress.body import check_media_type, parse_object
 from stages.ingress.dialect import Call, Dialect, ErrorBody, Lookup, Parsed, Route
@@ -181,6 +182,8 @@ def _add_info_routes(app: App, info: Info) -> None:
     add(["/version", "/get_version"], lambda: {"version": info.version})
     add(["/get_load"], lambda: facts.get_load(info))
     add(["/v1/loads", "/get_loads"], lambda: _loads(info))
+    add(["/api/tags"], lambda: ollama.tags(info))
+    add(["/api/version"], ollama.version)
 
 
 def _loads(info: Info) -> object:

@@ -197,4 +197,4 @@ def test_the_next_step_is_planned_ahead_unless_the_flag_says_not_to(argv: list[s
 
 @pytest.mark.parametrize("preset", ["default", "batch8"])
 def test_server_info_tells_the_presets_name(preset: str) -> None:
-    assert trnrt.serve._info(small_server(slow, preset=preset)).server_args()["preset"] == preset
+    assert trnrt.serve._info(slow_server(preset=preset)).server_args()["preset"] == preset

@@ -24,6 +24,9 @@ ERRORS = [
 def test_the_folder_is_searched_and_no_two_dialects_share_a_name_or_a_route() -> None:
     found = find_dialects()
     assert [dialect.name for dialect in found] == [
+        "ollama_chat",
+        "ollama_generate",
+        "ollama_show",
         "openai_chat",
         "openai_completions",
         "sglang_generate",
