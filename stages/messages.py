@@ -129,6 +129,8 @@ class ParseText:
     """What reasoning and tool calls an answer's text holds; a parser of None is off."""
 
     text: str
+    # Of more tokens than an answer can have nothing is parsed: it would keep everybody's prompts waiting.
+    max_tokens: int
     reasoning_parser: str | None = None
     tool_parser: str | None = None
     tools: tuple[Tool, ...] = ()

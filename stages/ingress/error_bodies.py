@@ -1,4 +1,4 @@
-"""The two general error shapes: OpenAI's nested one and SGLang's flat one, from our error tree."""
+"""The general error shapes, from our error tree: OpenAI's nested one, SGLang's flat one and Ollama's bare text."""
 
 from http import HTTPStatus
 
@@ -26,10 +26,15 @@ def flat_error(error: Exception, status: int, request_id: str) -> dict[str, obje
     return {"object": "error", "message": message_of(error), "type": kind, "param": None, "code": status}
 
 
+def ollama_error(error: Exception, status: int, request_id: str) -> dict[str, object]:
+    """Return Ollama's error object."""
+    return {"error": message_of(error)}
+
+
 def general_error(path: str, error: Exception, status: int, request_id: str) -> dict[str, object]:
-    """Return the error body of a path no dialect owns: OpenAI's shape under /v1, SGLang's elsewhere."""
-    shape = openai_error if path == "/v1" or path.startswith("/v1/") else flat_error
-    return shape(error, status, request_id)
+    """Return the error body of a path no dialect owns: OpenAI's shape under /v1, Ollama's under /api, else SGLang's."""
+    shapes = {"v1": openai_error, "api": ollama_error}
+    return shapes.get(path.split("/")[1] if "/" in path else "", flat_error)(error, status, request_id)
 
 
 def _openai_type(status: int) -> str:

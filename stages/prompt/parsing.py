@@ -1,7 +1,7 @@
 """An answer's text taken apart by the parsers that take apart what the model generates.
 
 The parsers read token ids, so the text becomes ids first, its tags matched; from there on it is the detokenizer's own
-code, one id a step, so that runs of reasoning and of visible text come out in order.
+code. A step never holds a tag and anything else, so that runs of reasoning and of visible text come out in order.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,14 +29,19 @@ from stages.messages import (
 from stages.prompt.tokenizer import PromptTokenizer
 
 OPENING, CLOSING = "<think>", "</think>"
+MAX_STEP_TOKENS = 512
 
 
 def parse_text(work: ParseText, tokenizer: PromptTokenizer) -> ParsedText:
     """Return what `work.text` holds; raises InvalidRequest naming a parser that cannot be had."""
     decoding = _decoding(work, tokenizer)
     (token_ids,) = tokenizer.encode_texts([work.text], add_special_tokens=False)
+    if len(token_ids) > work.max_tokens:
+        text = f"text has {len(token_ids)} tokens, which is longer than any answer: at most {work.max_tokens}."
+        raise InvalidRequest(text, "text", "invalid_value")
     submit = _submit(work, begins_inside(token_ids, tokenizer))
-    deltas = list(_deltas(Choice(submit, decoding), submit, token_ids))
+    steps = list(_steps(token_ids, frozenset(tokenizer.control_ids.values())))
+    deltas = list(_deltas(Choice(submit, decoding), submit, steps))
     return ParsedText(tuple(_blocks(deltas)), tuple(_calls(deltas)))
 
 
@@ -94,10 +99,22 @@ def _submit(work: ParseText, in_reasoning: bool) -> Submit:
     )
 
 
-def _deltas(choice: Choice, submit: Submit, token_ids: Sequence[int]) -> Iterator[Delta]:
-    for number, token_id in enumerate(token_ids, start=1):
-        finish = Finish("stop") if number == len(token_ids) else None
-        for event in choice.take(TokensRow(submit, (token_id,), finish=finish)):
+def _steps(token_ids: Sequence[int], tags: frozenset[int]) -> Iterator[tuple[int, ...]]:
+    """Yield the ids in steps: each tag alone, and what stands between two in pieces the detokenizer is quick with."""
+    step: list[int] = []
+    for token_id in token_ids:
+        if step and (token_id in tags or step[-1] in tags or len(step) == MAX_STEP_TOKENS):
+            yield tuple(step)
+            step = []
+        step.append(token_id)
+    if step:
+        yield tuple(step)
+
+
+def _deltas(choice: Choice, submit: Submit, steps: Sequence[tuple[int, ...]]) -> Iterator[Delta]:
+    for number, step in enumerate(steps, start=1):
+        finish = Finish("stop") if number == len(steps) else None
+        for event in choice.take(TokensRow(submit, step, finish=finish)):
             if isinstance(event, Delta):
                 yield event
 

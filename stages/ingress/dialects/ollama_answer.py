@@ -14,8 +14,8 @@ from attrs import define, field
 
 from stages.ingress.dialect import Call, Collected
 from stages.ingress.dialects.choices import Calls, finite, fold, token_text
-from stages.ingress.dialects.ollama_common import ollama_error
 from stages.ingress.dialects.openai_common import call_id, raise_refusal
+from stages.ingress.error_bodies import ollama_error
 from stages.ingress.instants import rfc3339
 from stages.messages import Ask, Ended, Event, Finish, Prompt, TokenLogprob, Usage
 

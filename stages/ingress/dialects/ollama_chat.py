@@ -13,7 +13,6 @@ from stages.ingress.dialects.ollama_common import (
     Options,
     check_name,
     check_top_logprobs,
-    ollama_error,
     read_limits,
     read_sampling,
     read_think,
@@ -22,6 +21,7 @@ from stages.ingress.dialects.ollama_common import (
 from stages.ingress.dialects.openai_common import invalid, read_body
 from stages.ingress.dialects.openai_tools import read_tools
 from stages.ingress.dialects.placement import place
+from stages.ingress.error_bodies import ollama_error
 from stages.ingress.instants import rfc3339
 from stages.messages import Ask, Chat, TextForm
 from stages.settings import ModelSettings

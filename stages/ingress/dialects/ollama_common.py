@@ -1,4 +1,4 @@
-"""What Ollama's routes share: model names, options, thinking, refusals by name and the error shape.
+"""What Ollama's routes share: model names, options, thinking and refusals by name.
 
 Options are mapped to sampling and limits. Those about the machine (num_gpu, num_thread, ...) and num_ctx, which is the
 server's to choose, are ignored, as unknown ones are; one that would change the answer and is not served is refused.
@@ -14,7 +14,6 @@ from stages.errors import NotFound
 from stages.ingress.dialects.common import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, make_sampling
 from stages.ingress.dialects.openai_common import invalid
 from stages.ingress.dialects.placement import PlacementFields
-from stages.ingress.error_bodies import message_of
 from stages.messages import Limits, Sampling
 from stages.settings import ModelSettings
 
@@ -138,11 +137,6 @@ def details(model: ModelSettings) -> dict[str, object]:
         "parameter_size": "",
         "quantization_level": "",
     }
-
-
-def ollama_error(error: Exception, status: int, request_id: str) -> dict[str, object]:
-    """Return Ollama's error body."""
-    return {"error": message_of(error)}
 
 
 def _refuse(given: Mapping[str, Any], table: Mapping[str, tuple[object, ...]], prefix: str) -> None:

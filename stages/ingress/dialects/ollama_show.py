@@ -3,8 +3,9 @@
 from attrs import frozen
 
 from stages.ingress.dialect import Call, Dialect, Lookup, Route
-from stages.ingress.dialects.ollama_common import check_name, details, ollama_error
+from stages.ingress.dialects.ollama_common import check_name, details
 from stages.ingress.dialects.openai_common import invalid, read_body
+from stages.ingress.error_bodies import ollama_error
 from stages.settings import ModelSettings
 
 

@@ -47,7 +47,8 @@ def _calls(body: ParseFunctionCallBody, model: ModelSettings) -> Lookup:
     tools = read_tools(body.tools)
     parser = _parser("tool_call_parser", body.tool_call_parser, model.tool_call_parser)
     indices = {tool.name: index for index, tool in enumerate(tools)}
-    return Lookup((ParseText(body.text, tool_parser=parser, tools=tools),), partial(_calls_json, indices))
+    work = ParseText(body.text, model.context_length_tokens, tool_parser=parser, tools=tools)
+    return Lookup((work,), partial(_calls_json, indices))
 
 
 def _calls_json(indices: Mapping[str, int], done: Sequence[WorkDone]) -> dict[str, object]:
@@ -64,7 +65,8 @@ def _calls_json(indices: Mapping[str, int], done: Sequence[WorkDone]) -> dict[st
 
 def _reasoning(body: SeparateReasoningBody, model: ModelSettings) -> Lookup:
     parser = _parser("reasoning_parser", body.reasoning_parser, model.reasoning_parser)
-    return Lookup((ParseText(body.text, reasoning_parser=parser),), partial(_reasoning_json, body.return_blocks))
+    work = ParseText(body.text, model.context_length_tokens, reasoning_parser=parser)
+    return Lookup((work,), partial(_reasoning_json, body.return_blocks))
 
 
 def _reasoning_json(with_blocks: bool, done: Sequence[WorkDone]) -> dict[str, object]:

@@ -482,6 +482,20 @@ async def test_one_let_go_from_the_queue_is_told_why(
         assert wire.json == {"error": "Request waiting timeout reached."}
 
 
+@on_both
+def test_the_place_in_queue_and_cache_is_asked_for_as_everywhere(dialect: Dialect, base: dict[str, Any]) -> None:
+    asked = ask_of(dialect, base, priority=3, cache_salt="a", session_id="s", request_timeout=5)
+    assert (asked.priority, asked.namespace, asked.session, asked.timeout_s) == (3, "1:a", "s", 5)
+
+
+@pytest.mark.parametrize("path", ["/api", "/api/ps", "/api/embed"])
+async def test_what_is_not_here_is_a_404_in_ollamas_shape(path: str) -> None:
+    async with running(silent, dialects=find_dialects()) as server, connected(server.port) as client:
+        reply = await client.get(path)
+        assert (reply.status, reply.json) == (404, {"error": f"There is no {path} here."})
+        assert (await client.get("/api/chat")).json == {"error": "GET is not allowed for /api/chat."}
+
+
 # -- facts ------------------------------------------------------------------------------------------------------------
 
 

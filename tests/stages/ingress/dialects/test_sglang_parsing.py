@@ -109,6 +109,16 @@ def test_any_text_is_taken_apart_and_blocks_join_to_the_whole(prompter: Prompter
     answer(prompter, "/parse_function_call", text=text, tools=TOOLS)
 
 
+def test_a_long_answer_is_taken_in_many_steps_and_one_longer_than_the_context_is_refused(prompter: Prompter) -> None:
+    words = "The weather 🙂 " * 500
+    got = answer(prompter, "/separate_reasoning", text=f"{words}</think>{words}")
+    assert got == {"reasoning_text": words, "text": words}
+    for path in ("/separate_reasoning", "/parse_function_call"):
+        with pytest.raises(RequestError, match="longer than any answer: at most 4096") as caught:
+            answer(prompter, path, text=words * 4)
+        assert caught.value.param == "text"
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param", "message"),
     [

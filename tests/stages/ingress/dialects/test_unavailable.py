@@ -8,6 +8,7 @@ import pytest
 
 from stages.ingress.dialect import Dialect
 from stages.ingress.dialects import find_dialects
+from stages.ingress.dialects.ollama_common import NDJSON
 from stages.ingress.respond import Serving, respond
 from stages.messages import Ended, Finish, Submit, Usage
 from stages.settings import IngressSettings
@@ -15,6 +16,8 @@ from tests.fakes import FakeWire, Step, fake_services, silent
 from tests.stages.ingress.dialects.kit import MODEL, call_of, parse
 
 BODIES: dict[str, dict[str, Any]] = {
+    "ollama_chat": {"model": "glm", "messages": [{"role": "user", "content": "hi"}]},
+    "ollama_generate": {"model": "glm", "prompt": "hi"},
     "openai_chat": {"model": "glm", "messages": [{"role": "user", "content": "hi"}]},
     "openai_completions": {"model": "glm", "prompt": "hi"},
     "sglang_generate": {"text": "hi"},
@@ -27,6 +30,8 @@ every_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect:
 
 def message_in(body: Any) -> str:
     told = body.get("error", body)
+    if isinstance(told, str):
+        return told
     message: str = told["message"]
     return message
 
@@ -81,8 +86,11 @@ async def test_a_stream_that_has_begun_ends_with_the_reason(
 ) -> None:
     wire = await answer(dialect, let_go(message), stream=True)
     assert wire.status == 200
-    *_, last, done = [line[len("data: ") :] for line in wire.text.split("\n\n") if line.startswith("data: ")]
-    assert done == "[DONE]"
+    if dialect.stream_type == NDJSON:
+        last = wire.text.splitlines()[-1]
+    else:
+        *_, last, done = [line[len("data: ") :] for line in wire.text.split("\n\n") if line.startswith("data: ")]
+        assert done == "[DONE]"
     value = orjson.loads(last)
     if "meta_info" in value:
         value = value["meta_info"]["finish_reason"]
