@@ -29,9 +29,10 @@ class Vocabulary:
 
     def text(self, token_ids: Iterable[int], *, skip_special: bool = False) -> str:
         """Return the text of a whole sequence of ids, special ones included unless they are to be skipped."""
-        if skip_special:
-            token_ids = (token_id for token_id in token_ids if token_id not in self.special)
-        return b"".join(map(self.piece, token_ids)).decode("utf-8", "replace")
+        # A loop of its own, not a call of piece() for each: a sequence may hold a million ids.
+        pieces, size, hidden = self.pieces, len(self.pieces), self.special if skip_special else frozenset()
+        shown = [pieces[token_id] for token_id in token_ids if token_id < size and token_id not in hidden]
+        return b"".join(shown).decode("utf-8", "replace")
 
 
 def open_vocabulary(path: str) -> Vocabulary:
