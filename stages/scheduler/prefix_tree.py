@@ -27,11 +27,11 @@ Costs, for a path of d nodes: match, insert and watch compare each token once an
 supersede visit d nodes; an eviction is O(log n) each; counts are kept, not computed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 
 from attrs import define, field, frozen
 
+from graphs.step import Ints
 from stages.scheduler.eviction import Eviction
 from stages.scheduler.matching import Match, descend, match_from
 from stages.scheduler.nodes import DEVICE, HOST, Ints32, Node, Snapshot, path_to, upwards
@@ -95,9 +95,9 @@ class PrefixTree:
         """Return the host tier, for its counts."""
         return self._host
 
-    def parents(self) -> Mapping[int, int]:
-        """Return a live view of each node's parent by number, without those under a root."""
-        return MappingProxyType(self._radix.parents)
+    def parents(self) -> Ints:
+        """Return a view of each node's parent by number [M], right until the tree changes: 0 under a root."""
+        return self._radix.parents
 
     def match(self, namespace: str, tokens: Ints32, limit: int) -> Match:
         """Return how far `tokens` is cached and its deepest resume points up to `limit`; changes nothing."""

@@ -197,12 +197,22 @@ def test_a_node_keeps_its_tokens_when_the_caller_changes_the_array(kit):
     assert kit.resume("abcd") == 4
 
 
-def test_parents_are_told_by_number_and_not_of_nodes_under_a_root(kit):
+def test_parents_are_told_by_number_and_0_for_nodes_under_a_root(kit):
     top = kit.add("abcd")
     beneath = kit.add("abcdef")
-    assert kit.tree.parents() == {beneath.number: top.number}
+    assert kit.tree.parents()[[top.number, beneath.number]].tolist() == [0, top.number]
     middle = kit.add("abcde")
-    assert kit.tree.parents() == {middle.number: top.number, beneath.number: middle.number}
+    assert kit.tree.parents()[[middle.number, beneath.number]].tolist() == [top.number, middle.number]
+
+
+def test_the_number_of_a_node_that_went_is_given_again(kit):
+    gone = kit.add("abcd")
+    while kit.tree.num_snapshots:
+        kit.tree.evict_snapshot()
+    for text in ("efgh", "ijkl"):
+        kit.add(text)
+    assert len(kit.tree.parents()) == 3
+    assert gone.number in {node.number for node in kit.tree._radix.nodes()}
 
 
 # Eviction.
