@@ -367,7 +367,10 @@ class ToolCallDelta:
 
 @frozen
 class Delta:
-    """detokenizer -> request task: what one step added to a choice; text is visible text, all pieces may be empty."""
+    """detokenizer -> request task: what one step added to a choice; text is visible text, all pieces may be empty.
+
+    What it holds came as reasoning, text, tool calls in this order; a step of another order is several Deltas.
+    """
 
     choice: int
     token_ids: tuple[int, ...]

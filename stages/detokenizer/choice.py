@@ -4,7 +4,8 @@ Theory of operation. Ids are taken one by one, each to one place: the reasoning 
 answer. Every place keeps its own unfinished character, so text never leaks from one to another, and the visible answer
 alone is searched for stop strings; with parsers off everything is visible.
 
-# Invariant: the joined pieces of all Deltas depend on the ids alone, not on how they were grouped into steps.
+# Invariant: the joined pieces of all Deltas depend on the ids alone, not on how they were grouped into steps; nor does
+# the order of reasoning, text and calls, so a step that would upset a Delta's own order makes several.
 # Invariant: ids, logprobs and usage end with the token that completed a stop string, though its text does not.
 """
 
@@ -18,6 +19,17 @@ from stages.detokenizer.utf8 import Utf8
 from stages.detokenizer.visible import Blanks, Visible
 from stages.detokenizer.vocabulary import Vocabulary
 from stages.messages import Delta, Ended, Event, Finish, Submit, TokenLogprob, TokensRow, ToolCallDelta, Usage
+
+
+@frozen
+class _Said:
+    """What some of a row's ids came to, how many there were by then, and how many of reasoning."""
+
+    text: str
+    reasoning: str
+    calls: tuple[ToolCallDelta, ...]
+    num_taken: int
+    reasoning_tokens: int
 
 
 @frozen(eq=False)
@@ -76,33 +88,25 @@ class Choice:
         self._matched: str | None = None
         self._utf8 = Utf8()
         self._reasoning_held: list[str] = []
+        self._num_taken = 0
+        self._said: list[_Said] = []
         self._clear()
 
     def take(self, row: TokensRow) -> tuple[Event, ...]:
-        """Return the events of one step's row: at most a Delta, and an Ended when the choice ends by it."""
+        """Return the events of one step's row: mostly one Delta, and an Ended when the choice ends by it."""
         if self.ended:
             return ()
-        used = self._take_ids(row)
+        used = self._num_taken = self._take_ids(row)
         finish = row.finish
         if finish is not None or self._matched is not None:
             self._flush()
         if self._matched is not None:
             finish = Finish("stop", matched=self._matched)
-        usage = self._usage(row, used)
-        delta = Delta(
-            choice=self.key.choice,
-            token_ids=row.token_ids[:used],
-            text=self._text,
-            reasoning=self._reasoned,
-            tool_calls=_merged(self._calls) if self._calls else (),
-            logprobs=self._entries(row, used) if self._logprobs else (),
-            usage=usage,
-        )
-        self._clear()
-        events: tuple[Event, ...] = (delta,) if _says_something(delta) else ()
+        events = self._deltas(row)
         if finish is None:
             return events
         self.ended = True
+        usage = self._usage(row, used, self._reasoning_tokens())
         self.stopped = self._matched is not None and row.finish is None
         # What completed the stop string is no part of the answer, unless it was to be kept.
         self.num_kept = usage.completion_tokens - (0 if self._keep_stop else 1)
@@ -113,6 +117,7 @@ class Choice:
         last = len(row.token_ids)
         stop_id = row.finish.matched if row.finish is not None and not self._keep_stop else None
         for number, token_id in enumerate(row.token_ids, start=1):
+            self._num_taken = number - 1
             hidden = number == last and token_id == stop_id
             self._take_id(token_id, b"" if hidden or token_id in self._hidden else self._vocabulary.piece(token_id))
             if self._matched is not None:
@@ -148,6 +153,8 @@ class Choice:
         return is_tag
 
     def _show(self, text: str) -> None:
+        if text and self._calls:
+            self._cut()
         self._text += text
         self._matched = self._matched or self._visible.matched
 
@@ -155,23 +162,72 @@ class Choice:
         if self._hold_reasoning:
             self._reasoning_held.append(text)
         else:
-            self._reasoned += text
+            self._say_reasoning(text)
 
     def _end_reasoning(self) -> None:
-        self._reasoned += "".join(self._reasoning_held) + self._utf8.flush()
+        self._say_reasoning("".join(self._reasoning_held) + self._utf8.flush())
         self._reasoning_held.clear()
+
+    def _say_reasoning(self, text: str) -> None:
+        if text and (self._text or self._calls):
+            self._cut()
+        self._reasoned += text
 
     def _flush(self) -> None:
         self._end_reasoning()
         self._show(self._visible.flush())
+
+    def _cut(self) -> None:
+        """Put by what there is as a Delta of its own: what comes next would else stand in front of it."""
+        calls = _merged(self._calls)
+        self._said.append(_Said(self._text, self._reasoned, calls, self._num_taken, self._reasoning_tokens()))
+        self._clear()
 
     def _clear(self) -> None:
         self._text = ""
         self._reasoned = ""
         self._calls: list[ToolCallDelta] = []
 
-    def _usage(self, row: TokensRow, used: int) -> Usage:
-        reasoning_tokens = self._reasoning.num_tokens if self._reasoning is not None else 0
+    def _deltas(self, row: TokensRow) -> tuple[Event, ...]:
+        """Return what was said since the last row, and forget it."""
+        if self._said:
+            self._cut()
+            starts = (0, *(said.num_taken for said in self._said))
+            pairs = zip(starts, self._said, strict=False)
+            deltas = tuple(self._delta(row, start, said) for start, said in pairs if _is_something(start, said))
+            self._said.clear()
+            return deltas
+        taken = self._num_taken
+        if not (taken or self._text or self._reasoned or self._calls):
+            return ()
+        delta = Delta(
+            choice=self.key.choice,
+            token_ids=row.token_ids[:taken],
+            text=self._text,
+            reasoning=self._reasoned,
+            tool_calls=_merged(self._calls) if self._calls else (),
+            logprobs=self._entries(row, 0, taken) if self._logprobs else (),
+            usage=self._usage(row, taken, self._reasoning_tokens()),
+        )
+        self._clear()
+        return (delta,)
+
+    def _delta(self, row: TokensRow, start: int, said: _Said) -> Delta:
+        end = said.num_taken
+        return Delta(
+            choice=self.key.choice,
+            token_ids=row.token_ids[start:end],
+            text=said.text,
+            reasoning=said.reasoning,
+            tool_calls=said.calls,
+            logprobs=self._entries(row, start, end) if self._logprobs else (),
+            usage=self._usage(row, end, said.reasoning_tokens),
+        )
+
+    def _reasoning_tokens(self) -> int:
+        return self._reasoning.num_tokens if self._reasoning is not None else 0
+
+    def _usage(self, row: TokensRow, used: int, reasoning_tokens: int) -> Usage:
         unused = len(row.token_ids) - used
         if not unused and not reasoning_tokens:
             return row.usage
@@ -181,7 +237,7 @@ class Choice:
             reasoning_tokens=reasoning_tokens,
         )
 
-    def _entries(self, row: TokensRow, used: int) -> tuple[TokenLogprob, ...]:
+    def _entries(self, row: TokensRow, start: int, end: int) -> tuple[TokenLogprob, ...]:
         piece = self._vocabulary.piece
         tops = row.top or ((),) * len(row.token_ids)
         return tuple(
@@ -191,12 +247,14 @@ class Choice:
                 piece(token_id),
                 tuple((other, value, piece(other)) for other, value in top[: self._num_top]),
             )
-            for token_id, logprob, top in zip(row.token_ids[:used], row.logprobs, tops, strict=False)
+            for token_id, logprob, top in zip(
+                row.token_ids[start:end], row.logprobs[start:], tops[start:], strict=False
+            )
         )
 
 
-def _says_something(delta: Delta) -> bool:
-    return bool(delta.token_ids or delta.text or delta.reasoning or delta.tool_calls)
+def _is_something(start: int, said: _Said) -> bool:
+    return bool(said.num_taken > start or said.text or said.reasoning or said.calls)
 
 
 def _merged(calls: Iterable[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:

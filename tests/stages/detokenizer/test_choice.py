@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.detokenizer.choice import Choice
-from stages.messages import Delta, Finish, TextForm, TokensRow, Usage
+from stages.messages import Delta, Finish, Submit, TextForm, TokensRow, Usage
 from tests.small_tokenizer import SPECIAL, TAGS, ids, small_tokenizer, tag
 from tests.stages.detokenizer.rows import (
     LENGTH,
@@ -65,6 +65,36 @@ def test_the_result_does_not_depend_on_how_ids_come(
     assert run(sent, steps_of(token_ids, cuts), finish) == whole
     assert run(sent, singly(token_ids) or [()], finish) == whole
     assert len(whole.logprobs) == len(whole.token_ids) == whole.usage.completion_tokens  # type: ignore[union-attr]
+
+
+@given(pieces, st.lists(st.integers(1, 25), max_size=6), stop_lists, st.booleans())
+def test_what_follows_what_does_not_depend_on_how_ids_come(
+    token_ids: tuple[int, ...], cuts: list[int], stops: tuple[str, ...], in_reasoning: bool
+) -> None:
+    sent = submit(WITH_TOOLS, stop=stops, in_reasoning=in_reasoning)
+    whole = sequence(sent, [token_ids])
+    assert sequence(sent, steps_of(token_ids, cuts)) == whole
+    assert sequence(sent, singly(token_ids) or [()]) == whole
+
+
+def sequence(sent: Submit, steps: list[tuple[int, ...]]) -> list[list[str]]:
+    """What a choice says, in order: kind and text of each run; and no row brings more Deltas than it has ids."""
+    choice = Choice(sent, decoding())
+    said: list[list[str]] = []
+    for row in rows(sent, steps, LENGTH):
+        deltas = [event for event in choice.take(row) if isinstance(event, Delta)]
+        assert len(deltas) <= max(1, len(row.token_ids))
+        assert [delta.usage.completion_tokens for delta in deltas] == sorted(
+            delta.usage.completion_tokens for delta in deltas
+        )
+        for delta in deltas:
+            calls = [(f"call {call.index}", (call.name or "") + call.arguments) for call in delta.tool_calls]
+            for kind, text in (("reasoning", delta.reasoning), ("text", delta.text), *calls):
+                if text and said and said[-1][0] == kind:
+                    said[-1][1] += text
+                elif text:
+                    said.append([kind, text])
+    return said
 
 
 @given(any_ids, st.booleans())
