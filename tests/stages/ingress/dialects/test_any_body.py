@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stages.errors import RequestError
 from stages.ingress.dialect import Dialect
-from stages.ingress.dialects import openai_chat, openai_completions, sglang_generate
+from stages.ingress.dialects import openai_chat, openai_completions, openai_responses, sglang_generate
 from stages.ingress.dialects.openai_thinking import ThinkingBody
 from stages.ingress.dialects.sglang_sampling import WireSampling
 from tests.stages.ingress.dialects.kit import MODEL, call_of
@@ -22,7 +22,24 @@ LEAVES = st.one_of(
     st.integers(-2, 3),
     st.floats(),
     st.text(max_size=4),
-    st.sampled_from(["\ud83d", "user", "text", "auto", "function", "{}"]),
+    st.sampled_from(
+        [
+            "\ud83d",
+            "user",
+            "text",
+            "auto",
+            "function",
+            "{}",
+            "custom",
+            "namespace",
+            "message",
+            "reasoning",
+            "function_call",
+            "function_call_output",
+            "input_text",
+            "summary_text",
+        ]
+    ),
 )
 KEYS = st.sampled_from(
     [
@@ -42,6 +59,11 @@ KEYS = st.sampled_from(
         "properties",
         "5",
         "tool_call_id",
+        "call_id",
+        "output",
+        "summary",
+        "format",
+        "tools",
     ]
 )
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4))
@@ -54,6 +76,7 @@ def names(*classes: Any) -> list[str]:
 CASES = [
     (openai_chat.DIALECT, names(openai_chat.ChatBody, ThinkingBody), {"messages": [{"role": "user", "content": "x"}]}),
     (openai_completions.DIALECT, names(openai_completions.CompletionBody), {"prompt": "x"}),
+    (openai_responses.DIALECT, names(openai_responses.ResponsesBody, ThinkingBody), {"input": "x"}),
     (sglang_generate.DIALECT, names(sglang_generate.GenerateBody), {"text": "x"}),
 ]
 

@@ -23,7 +23,12 @@ ERRORS = [
 
 def test_the_folder_is_searched_and_no_two_dialects_share_a_name_or_a_route() -> None:
     found = find_dialects()
-    assert [dialect.name for dialect in found] == ["openai_chat", "openai_completions", "sglang_generate"]
+    assert [dialect.name for dialect in found] == [
+        "openai_chat",
+        "openai_completions",
+        "openai_responses",
+        "sglang_generate",
+    ]
     routes = [(method, route.path) for dialect in found for route in dialect.routes for method in route.methods]
     assert len(set(routes)) == len(routes)
 

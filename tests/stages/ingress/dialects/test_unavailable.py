@@ -17,6 +17,7 @@ from tests.stages.ingress.dialects.kit import MODEL, call_of, parse
 BODIES: dict[str, dict[str, Any]] = {
     "openai_chat": {"model": "glm", "messages": [{"role": "user", "content": "hi"}]},
     "openai_completions": {"model": "glm", "prompt": "hi"},
+    "openai_responses": {"model": "glm", "input": "hi"},
     "sglang_generate": {"text": "hi"},
 }
 DIALECTS = [dialect for dialect in find_dialects() if dialect.name in BODIES]
@@ -81,9 +82,13 @@ async def test_a_stream_that_has_begun_ends_with_the_reason(
 ) -> None:
     wire = await answer(dialect, let_go(message), stream=True)
     assert wire.status == 200
-    *_, last, done = [line[len("data: ") :] for line in wire.text.split("\n\n") if line.startswith("data: ")]
-    assert done == "[DONE]"
+    *_, last = [line[len("data: ") :] for line in wire.text.split("\n") if line.startswith("data: {")]
     value = orjson.loads(last)
+    if "response" in value:
+        assert value["type"] == "response.failed"
+        value = value["response"]
+    else:
+        assert wire.text.endswith(f"{last}\n\ndata: [DONE]\n\n")
     if "meta_info" in value:
         value = value["meta_info"]["finish_reason"]
         assert (value["type"], value["status_code"]) == ("abort", 503)
