@@ -56,7 +56,13 @@ def routes() -> Iterable[str]:
 
 
 def fields() -> Iterable[str]:
-    from stages.ingress.dialects import openai_chat, openai_common, openai_completions, sglang_generate
+    from stages.ingress.dialects import (
+        openai_chat,
+        openai_common,
+        openai_completions,
+        openai_responses,
+        sglang_generate,
+    )
     from stages.ingress.dialects.sglang_sampling import WireSampling
 
     def names(cls: type) -> set[str]:
@@ -68,12 +74,17 @@ def fields() -> Iterable[str]:
     yield "| route | takes | refuses by name, unless the value asks for nothing |"
     yield "|---|---|---|"
     for route, takes, refuses in (
-        ("both OpenAI routes", common - refused, refused),
+        ("every OpenAI route, but for what follows", common - refused, refused),
         ("`/v1/chat/completions` also", names(openai_chat.ChatBody) - common, set(openai_chat.NOT_SERVED)),
         (
             "`/v1/completions` also",
             names(openai_completions.CompletionBody) - common,
             set(openai_completions.NOT_SERVED),
+        ),
+        (
+            "`/v1/responses` also",
+            names(openai_responses.ResponsesBody) - common,
+            {*openai_responses.NOT_SERVED, *openai_responses.MOVED},
         ),
         ("`/generate`", native, {*sglang_generate.NOT_SERVED, "max_thinking_tokens"}),
         ("`/generate`: `sampling_params`", names(WireSampling), set()),
