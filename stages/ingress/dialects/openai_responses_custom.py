@@ -38,13 +38,15 @@ class InputReading:
     def push(self, piece: str) -> str:
         """Take in a piece and return the text that is certain by now."""
         self.arguments.append(piece)
+        if self.is_as_shown is False or self.is_closed:
+            return ""
         self._unread += piece
         if self.is_as_shown is None:
             if len(self._unread) < len(LEAD) and LEAD.startswith(self._unread):
                 return ""
             self.is_as_shown = self._unread.startswith(LEAD)
             self._unread = self._unread.removeprefix(LEAD)
-        return self._unescape() if self.is_as_shown and not self.is_closed else ""
+        return self._unescape() if self.is_as_shown else ""
 
     def rest(self) -> str:
         """Return the text that is left at the end of the arguments."""

@@ -10,14 +10,14 @@ one before in the prefix cache.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from attrs import define, field, frozen
 
 from stages.ingress.dialects.fields import FieldError, clean, clean_json, read
 from stages.ingress.dialects.openai_common import invalid
-from stages.ingress.dialects.openai_responses_blob import unpack
+from stages.ingress.dialects.openai_responses_blob import MAX_UNPACKED_BYTES, unpack
 from stages.ingress.dialects.openai_responses_tools import CUSTOM_INPUT, flat_name
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -94,10 +94,28 @@ class WireTools:
 
 @define
 class Turn:
-    """One message, and the outputs of the calls it made."""
+    """One message in pieces, and the outputs of the calls it made."""
 
-    message: dict[str, Any]
-    outputs: list[dict[str, Any]] = field(factory=list)
+    role: str
+    texts: list[str] = field(factory=list)
+    thoughts: list[str] = field(factory=list)
+    calls: list[dict[str, Any]] = field(factory=list)
+    # The call a tool's message answers.
+    call_id: str | None = None
+    outputs: list["Turn"] = field(factory=list)
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Yield the message and then the outputs."""
+        message: dict[str, Any] = {"role": self.role, "content": "\n".join(filter(None, self.texts))}
+        if self.thoughts:
+            message["reasoning_content"] = "\n".join(self.thoughts)
+        if self.calls:
+            message["tool_calls"] = self.calls
+        if self.call_id is not None:
+            message["tool_call_id"] = self.call_id
+        yield message
+        for output in self.outputs:
+            yield from output.messages()
 
 
 @define
@@ -108,49 +126,45 @@ class History:
     tools: list[tuple[str, list[Any]]] = field(factory=list)
     # Who made the call of that id.
     callers: dict[str, Turn] = field(factory=dict)
+    # What the blobs that are still to come may unpack to.
+    blob_bytes_left: int = MAX_UNPACKED_BYTES
 
     def messages(self) -> tuple[Mapping[str, Any], ...]:
         """Return every turn followed by the outputs of its calls."""
-        return tuple(message for turn in self.turns for message in (turn.message, *turn.outputs))
+        return tuple(message for turn in self.turns for message in turn.messages())
 
-    def add(self, role: str, content: str) -> None:
+    def add(self, role: str, text: str) -> None:
         """Begin a turn."""
-        self.turns.append(Turn({"role": role, "content": content}))
+        self.turns.append(Turn(role, [text]))
 
     def add_text(self, text: str) -> None:
         """Add text the assistant wrote."""
-        message = self._assistant().message
-        message["content"] = _joined(message["content"], text)
+        self._assistant().texts.append(text)
 
     def add_reasoning(self, text: str) -> None:
         """Add what the assistant thought, which always comes first in a turn."""
         turn = self._assistant()
-        if turn.message["content"] or "tool_calls" in turn.message:
+        if any(turn.texts) or turn.calls:
             turn = self._begin_assistant()
-        turn.message["reasoning_content"] = _joined(turn.message.get("reasoning_content", ""), text)
+        turn.thoughts.append(text)
 
     def add_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         """Add a call the assistant made."""
         turn = self._assistant()
-        turn.message.setdefault("tool_calls", []).append({"id": call_id, "name": name, "arguments": arguments})
+        turn.calls.append({"id": call_id, "name": name, "arguments": arguments})
         self.callers[call_id] = turn
 
-    def add_output(self, call_id: str, content: str) -> None:
+    def add_output(self, call_id: str, text: str) -> None:
         """Add what a call gave; one that nobody made is a turn of its own."""
-        message = {"role": "tool", "content": content, "tool_call_id": call_id}
-        if call_id in self.callers:
-            self.callers[call_id].outputs.append(message)
-        else:
-            self.turns.append(Turn(message))
+        caller = self.callers.get(call_id)
+        (self.turns if caller is None else caller.outputs).append(Turn("tool", [text], call_id=call_id))
 
     def _assistant(self) -> Turn:
         last = self.turns[-1] if self.turns else None
-        if last is not None and last.message["role"] == "assistant" and not last.outputs:
-            return last
-        return self._begin_assistant()
+        return last if last and last.role == "assistant" and not last.outputs else self._begin_assistant()
 
     def _begin_assistant(self) -> Turn:
-        self.add("assistant", "")
+        self.turns.append(Turn("assistant"))
         return self.turns[-1]
 
 
@@ -174,7 +188,7 @@ def _read_item(history: History, item: Any, path: str) -> None:
     if kind == "message":
         _read_message(history, _wire(WireMessage, item, path), path)
     elif kind == "reasoning":
-        text = _reasoning(_wire(WireReasoning, item, path), path)
+        text = _reasoning(history, _wire(WireReasoning, item, path), path)
         if text:
             history.add_reasoning(text)
     elif kind == "function_call":
@@ -247,10 +261,11 @@ def _part(part: Any, path: str, refusals: bool) -> str:
     return clean(part[key])
 
 
-def _reasoning(wire: WireReasoning, path: str) -> str:
+def _reasoning(history: History, wire: WireReasoning, path: str) -> str:
     """Return what was thought: this server's own blob, which is exact, else the content, else the summary."""
-    own = unpack(wire.encrypted_content) if wire.encrypted_content else None
+    own = unpack(wire.encrypted_content, history.blob_bytes_left) if wire.encrypted_content else None
     if own is not None:
+        history.blob_bytes_left -= len(own.encode())
         return own
     for name, parts, separator in (("content", wire.content, ""), ("summary", wire.summary, "\n")):
         texts = []
@@ -276,7 +291,3 @@ def _arguments(text: str) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
-
-
-def _joined(text: str, more: str) -> str:
-    return f"{text}\n{more}" if text and more else text or more

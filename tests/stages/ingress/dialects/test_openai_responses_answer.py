@@ -78,6 +78,22 @@ def test_a_message_is_opened_told_and_closed() -> None:
     assert (response["error"], response["incomplete_details"]) == (None, None)
 
 
+def test_an_event_is_its_type_then_its_data_of_one_line() -> None:
+    out = frames(DIALECT, BODY, deltas({"text": "Hi\n"}) + ended())
+    item_id = numbered(b"".join(out))[2]["item"]["id"]
+    part = b'{"type":"output_text","text":"Hi\\n","annotations":[],"logprobs":[]}'
+    assert out[4] == (
+        b"event: response.output_text.delta\n"
+        b'data: {"type":"response.output_text.delta","sequence_number":4,"item_id":"%b","output_index":0,'
+        b'"content_index":0,"delta":"Hi\\n","logprobs":[]}\n\n' % item_id.encode()
+    )
+    assert out[7] == (
+        b"event: response.output_item.done\n"
+        b'data: {"type":"response.output_item.done","sequence_number":7,"output_index":0,"item":{"id":"%b",'
+        b'"type":"message","role":"assistant","status":"completed","content":[%b]}}\n\n' % (item_id.encode(), part)
+    )
+
+
 def test_reasoning_is_content_unless_a_summary_was_asked_for() -> None:
     events = deltas({"reasoning": "h"}, {"reasoning": "m", "text": "Hi"}) + ended()
     assert kinds(events)[:7] == [

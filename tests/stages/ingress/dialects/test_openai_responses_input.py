@@ -175,6 +175,14 @@ def test_a_blob_that_unpacks_without_end_is_none() -> None:
     assert unpack(pack("a" * (MAX_UNPACKED_BYTES + 1))) is None
 
 
+def test_the_blobs_of_one_call_unpack_to_so_much_and_no_more() -> None:
+    half = reasoning("shown", encrypted_content=pack("a" * (MAX_UNPACKED_BYTES // 2)))
+    more = reasoning("shown", encrypted_content=pack("b"))
+    (message,) = messages(half, half, more)
+    assert message["reasoning_content"].rpartition("\n")[2] == "shown"
+    assert message["reasoning_content"].count("a") == MAX_UNPACKED_BYTES
+
+
 # --- refusals ---
 
 
