@@ -276,7 +276,8 @@ def test_a_choice_that_forces_a_call_is_refused(choice: Any, tools: list[Any]) -
     ],
 )
 def test_a_choice_that_means_nothing_is_named(choice: Any, param: str) -> None:
-    assert refusal(DIALECT, {"input": "hi", "tools": [LOOK, PATCH], "tool_choice": choice}).param == param
+    error = refusal(DIALECT, {"input": "hi", "tools": [LOOK, PATCH], "tool_choice": choice})
+    assert (error.param, error.code) == (param, "invalid_value")
 
 
 def test_tools_need_a_parser() -> None:

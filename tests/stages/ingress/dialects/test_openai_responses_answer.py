@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,6 +134,17 @@ def test_calls_have_ids_of_their_own_that_never_change() -> None:
         "output_item.added", "function_call_arguments.delta", "function_call_arguments.delta",
         "function_call_arguments.done", "output_item.done",
     ]  # fmt: skip
+
+
+def test_no_two_responses_share_an_id() -> None:
+    events = tuple(event for _, event in deltas({"text": "a"}, *call(0, "look", "{}")) + ended())
+    ids: list[str] = []
+    for request_id in ("a" * 32, "b" * 32):
+        asked = DIALECT.parse(evolve(call_of({**BODY, "request_id": "mine"}), request_id=request_id), MODEL)
+        response: Any = asked.encoder.body([Collected(PROMPT, events)])[1]
+        said, look = response["output"]
+        ids += said["id"], look["id"], look["call_id"]
+    assert len(set(ids)) == 6
 
 
 def test_a_done_call_says_its_name() -> None:
