@@ -9,11 +9,13 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from attrs import define, evolve, field
 
+from graphs.step import Ints
 from stages.channels import open_mailbox
 from stages.messages import ChoiceKey, Sampling, Submit, TextForm
 from stages.scheduler.policies import Situation, load_policy, policy_names
@@ -36,9 +38,10 @@ class MadeUpTree:
 
     num_nodes: int
     numbers: random.Random
-    shape: dict[int, int] = field(factory=dict)
+    shape: Ints = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.shape = np.zeros(self.num_nodes + 1, np.int64)
         for node in range(2, self.num_nodes + 1):
             if self.numbers.randrange(8):
                 self.shape[node] = max(1, node - self.numbers.randint(1, 16))
@@ -49,7 +52,7 @@ class MadeUpTree:
     def unwatch(self, watch: Any) -> None:
         pass
 
-    def parents(self) -> Mapping[int, int]:
+    def parents(self) -> Ints:
         return self.shape
 
 
@@ -85,7 +88,7 @@ def measure(
         while len(waiting) < num_waiting:
             waiting.add(_submit(come, numbers), come)
             come += 1
-        now = Situation(10 * come, running, {}, step)
+        now = Situation(10 * come, running, step=step)
         begin_ns = time.thread_time_ns()
         best = waiting.best(limit, now)
         costs_us.append((time.thread_time_ns() - begin_ns) / 1e3)

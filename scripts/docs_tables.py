@@ -57,6 +57,7 @@ def routes() -> Iterable[str]:
 
 def fields() -> Iterable[str]:
     from stages.ingress.dialects import (
+        anthropic_messages,
         openai_chat,
         openai_common,
         openai_completions,
@@ -70,6 +71,8 @@ def fields() -> Iterable[str]:
 
     common = names(openai_common.CommonBody)
     refused = set(openai_common.NOT_SERVED)
+    message = names(anthropic_messages.MessagesBody)
+    not_in_messages = {*openai_common.NOT_SERVED, *anthropic_messages.NOT_SERVED}
     native = names(sglang_generate.GenerateBody) - {"max_thinking_tokens"}
     yield "| route | takes | refuses by name, unless the value asks for nothing |"
     yield "|---|---|---|"
@@ -88,6 +91,7 @@ def fields() -> Iterable[str]:
         ),
         ("`/generate`", native, {*sglang_generate.NOT_SERVED, "max_thinking_tokens"}),
         ("`/generate`: `sampling_params`", names(WireSampling), set()),
+        ("`/v1/messages`, and but for `max_tokens` `/v1/messages/count_tokens`", message, not_in_messages),
     ):
         yield f"| {route} | {_code(takes - refuses)} | {_code(refuses)} |"
 

@@ -64,8 +64,10 @@ class Admission:
     # An ordered set: what came since the last take_fresh and still waits.
     _fresh: dict[ChoiceKey, None] = field(factory=dict)
     _choices: dict[str, list[int]] = field(factory=dict)
-    # With a rank: the worst first, of those the newest; some of them have left.
-    _worst: list[tuple[int, int, Submit]] = field(factory=list)
+    # With a rank: (rank, -number, key), the worst first, of those the newest. Some have left, so nothing but the key of
+    # a choice is here: its prompt and its mailbox go when it does.
+    _worst: list[tuple[int, int, ChoiceKey]] = field(factory=list)
+    _numbers: dict[ChoiceKey, int] = field(factory=dict)
     _num_sent: int = 0
 
     def send_nowait(self, submits: tuple[Submit, ...]) -> None:
@@ -89,9 +91,10 @@ class Admission:
             self.waiting_tokens += len(submit.prompt_ids)
             self._choices.setdefault(submit.key.request_id, []).append(submit.key.choice)
             self._fresh[submit.key] = None
-            self._num_sent += 1
             if self.rank is not None:
-                heapq.heappush(self._worst, (self.rank(submit), -self._num_sent, submit))
+                self._num_sent += 1
+                self._numbers[submit.key] = self._num_sent
+                heapq.heappush(self._worst, (self.rank(submit), -self._num_sent, submit.key))
         self.wake(Arrived())
 
     def take(self, key: ChoiceKey) -> Submit:
@@ -99,12 +102,13 @@ class Admission:
         submit = self.waiting.pop(key)
         self.waiting_tokens -= len(submit.prompt_ids)
         self._fresh.pop(key, None)
+        self._numbers.pop(key, None)
         choices = self._choices[key.request_id]
         choices.remove(key.choice)
         if not choices:
             del self._choices[key.request_id]
         if len(self._worst) > 2 * len(self.waiting) + _STALE:
-            self._worst = [entry for entry in self._worst if self._waits(entry[2])]
+            self._worst = [entry for entry in self._worst if self._waits(entry)]
             heapq.heapify(self._worst)
         return submit
 
@@ -138,20 +142,20 @@ class Admission:
         limit = math.inf if self.max_waiting_tokens is None else self.max_waiting_tokens
         excess_tokens = self.waiting_tokens + num_tokens - limit
         rank = min(map(self.rank, submits)) if self.rank is not None else 0
-        victims: list[tuple[int, int, Submit]] = []
+        victims: list[tuple[int, int, ChoiceKey]] = []
         while excess > 0 or excess_tokens > 0:
-            while self._worst and not self._waits(self._worst[0][2]):
+            while self._worst and not self._waits(self._worst[0]):
                 heapq.heappop(self._worst)
             if not self._worst or self._worst[0][0] >= rank:
                 for entry in victims:
                     heapq.heappush(self._worst, entry)
                 raise trio.WouldBlock
             victims.append(heapq.heappop(self._worst))
-            excess, excess_tokens = excess - 1, excess_tokens - len(victims[-1][2].prompt_ids)
-        return [submit for _, _, submit in victims]
+            excess, excess_tokens = excess - 1, excess_tokens - len(self.waiting[victims[-1][2]].prompt_ids)
+        return [self.waiting[key] for _, _, key in victims]
 
-    def _waits(self, submit: Submit) -> bool:
-        return self.waiting.get(submit.key) is submit
+    def _waits(self, entry: tuple[int, int, ChoiceKey]) -> bool:
+        return self._numbers.get(entry[2]) == -entry[1]
 
 
 @define(eq=False)

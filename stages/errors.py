@@ -4,6 +4,7 @@ TrnrtError
 |-- RequestError          the client's to mend; every dialect maps it to its own error shape
 |   |-- InvalidRequest       400, names the field
 |   |-- ContextOverflow      400, prompt (+ requested output) does not fit
+|   |-- Unauthorized         401, no key or a wrong one
 |   |-- NotFound             404, unknown model or path
 |   |-- MethodNotAllowed     405, lists what is allowed
 |   |-- BodyTooSlow          408
@@ -13,6 +14,7 @@ TrnrtError
 |   |-- Draining             the server is stopping or not ready
 |   |-- DeadlineExceeded     the request ran out of its own or the server's time
 |   |-- PriorityRefused      a priority where there are none
+|-- Aborted               500, an operator ended it, told by APIs that have no other word for that
 |-- EngineFailure         500, the device or a stage died while the request ran
 |-- StartupError          one line, exit 2, before anything listens
     |-- ConfigError          names the flag
@@ -60,6 +62,16 @@ class ContextOverflow(RequestError):
         self.prompt_tokens = prompt_tokens
         self.requested_tokens = requested_tokens
         self.context_tokens = context_tokens
+
+
+class Unauthorized(RequestError):
+    """The call brings no key, or one that does not open its route."""
+
+    status = 401
+    code = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__("Unauthorized")
 
 
 class NotFound(RequestError):
@@ -123,6 +135,12 @@ class PriorityRefused(Unavailable):
 
     def __init__(self) -> None:
         super().__init__("Using priority is disabled for this server. Please send a new request without a priority.")
+
+
+class Aborted(TrnrtError):
+    """An operator ended the request while it waited or ran."""
+
+    message = "The request was aborted."
 
 
 class EngineFailure(TrnrtError):

@@ -21,6 +21,16 @@ class IngressSettings:
     drain_timeout_s: float = 30.0
     sse_ping_s: float = 15.0
     request_timeout_s: float | None = None
+    api_key: str | None = None
+    admin_api_key: str | None = None
+    allowed_origins: tuple[str, ...] = ("*",)
+    # What a proxy in front leaves at the beginning of paths.
+    root_path: str = ""
+    # A Unix socket's path, in place of host and port.
+    unix_socket: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    ssl_keyfile_password: str | None = None
 
 
 @frozen

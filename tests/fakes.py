@@ -118,8 +118,8 @@ class FakeEngine:
             self.aborted.append(Aborted(request_id, message, scope))
         live = dict.fromkeys(key.rpartition("/")[0] for key in self.running)
         named = [name for name in live if scope == "all" or name == request_id]
-        if scope == "prefix" and named:
-            named = [name for name in live if name.startswith(request_id)]
+        if scope == "prefix":
+            named = [name for name in live if request_id and name.startswith(request_id)]
         self.cancelled.extend(named)
         keys = [key for key in self.running if key.rpartition("/")[0] in named]
         for key in keys:

@@ -6,6 +6,7 @@ beats the default. `--help`, the table in docs/CONFIGURATION.md and the errors a
 """
 
 import argparse
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,12 +26,18 @@ POLICIES, EVICTIONS = policy_names(), eviction_names()
 PRIORITY_POLICIES = ("fcfs", "lof", "priority")
 SHORTEST_FIRST = ("shortest-prefill-first", "spf")
 
+# No number of anything is larger, and arithmetic with it stays exact in a float.
+MAX_INT = 2**53
+
 GROUPS = ("model", "http", "api", "scheduler", "cache", "device", "logging")
 
 
-def setting(default: Any, group: str, text: str, *, low: float | None = None, alias: str | None = None) -> Any:
+def setting(
+    default: Any, group: str, text: str, *, low: float | None = None, alias: str | None = None, secret: bool = False
+) -> Any:
     """Return a field with its group, its one line of help, its smallest value and SGLang's other name for it."""
-    return attrs.field(default=default, metadata={"group": group, "text": text, "low": low, "alias": alias})
+    metadata = {"group": group, "text": text, "low": low, "alias": alias, "secret": secret}
+    return attrs.field(default=default, metadata=metadata, repr=not secret)
 
 
 @frozen
@@ -60,6 +67,15 @@ class Config:
         None, "http", "seconds a request may take in all; none when absent", low=0.001
     )
     sse_ping: float = setting(15.0, "http", "seconds of silence before a stream gets a comment frame", low=0.001)
+
+    uds: str | None = setting(None, "http", "path of a Unix socket to listen on, in place of host and port")
+    root_path: str = setting("", "http", "what a proxy in front leaves at the beginning of paths")
+    ssl_certfile: str | None = setting(None, "http", "certificate chain to serve HTTPS with, PEM")
+    ssl_keyfile: str | None = setting(None, "http", "the certificate's private key, PEM")
+    ssl_keyfile_password: str | None = setting(None, "http", "password of the private key", secret=True)
+    api_key: str | None = setting(None, "http", "key that every route but health checks needs", secret=True)
+    admin_api_key: str | None = setting(None, "http", "key that admin routes need, in place of --api-key", secret=True)
+    allowed_origins: str = setting("*", "http", "origins of web pages that may call, by commas; * is any")
 
     reasoning_parser: str | None = setting("auto", "api", "glm45, none, or auto: the model card's")
     tool_call_parser: str | None = setting("auto", "api", "glm47, none, or auto: the model card's")
@@ -130,8 +146,10 @@ class Config:
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "logging", "least severe line to log")
 
     def flags(self) -> dict[str, object]:
-        """Return every setting by name, as /server_info and the log line show them."""
-        return attrs.asdict(self)
+        """Return every setting by name, as /server_info and the log line show them: of a secret only that it is set."""
+        secrets = {field.name for field in attrs.fields(Config) if field.metadata["secret"]}
+        values = attrs.asdict(self)
+        return values | {name: "***" for name in secrets if values[name] is not None}
 
 
 def load_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
@@ -234,6 +252,10 @@ def _convert(field: "Attribute[Any]", raw: Any, where: str) -> Any:
     low = field.metadata["low"]
     if low is not None and not value >= low:
         raise ConfigError(f"{where}: must be at least {low:g}, got {raw}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: must be a finite number, got {raw}")
+    if isinstance(value, int) and not -MAX_INT <= value <= MAX_INT:
+        raise ConfigError(f"{where}: must be at most {MAX_INT} in size, got {raw}")
     return value
 
 
@@ -277,6 +299,8 @@ def _check(config: Config) -> None:
         raise ConfigError(f"--port: must be at most 65535, got {config.port}")
     if config.chunked_prefill_size % 64:
         raise ConfigError(f"--chunked-prefill-size: must be a multiple of 64, got {config.chunked_prefill_size}")
+    if config.host_cache_gb * 1e9 > MAX_INT:
+        raise ConfigError(f"--host-cache-gb: must be at most {MAX_INT // 10**9}, got {config.host_cache_gb:g}")
     if config.schedule_policy not in POLICIES:
         raise ConfigError(f"--schedule-policy: expected one of {', '.join(POLICIES)}, got {config.schedule_policy!r}")
     if config.radix_eviction_policy not in EVICTIONS:

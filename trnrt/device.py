@@ -12,6 +12,9 @@ from trnrt.shapes import graph_settings, host_sizes
 if TYPE_CHECKING:
     from graphs.devices.cpu import CpuDevice
 
+# In a RuntimeError of torch: more bytes than there are, or than can be counted.
+NO_ROOM = ("allocate memory", "overflow")
+
 T = TypeVar("T")
 
 
@@ -48,7 +51,7 @@ def build_device(config: Config, model: ServedModel, mode: DeviceMode | None = N
     except (ModelConfigError, WeightsError) as error:
         raise CheckpointError(str(error)) from None
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+        if isinstance(error, RuntimeError) and not any(words in str(error).lower() for words in NO_ROOM):
             raise
         raise StartupError(
             f"--max-total-tokens {config.max_total_tokens}, --max-running-requests {config.max_running_requests}, "

@@ -2,8 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 
+from stages.channels import Channels, open_channels
 from stages.errors import ConfigError
+from stages.scheduler.waiting import rank_of
 from stages.settings import CacheSettings, PrioritySettings, SchedulerSettings
 from trnrt.config import Config
 from trnrt.shapes import MAX_PREFILL_ROWS, snapshot_slots
@@ -24,6 +27,12 @@ def scheduler_settings(config: Config, boundary_token_ids: frozenset[int] = froz
         priority=_priority(config),
         cache=None if config.disable_radix_cache else _cache(config, boundary_token_ids),
     )
+
+
+def engine_channels(settings: SchedulerSettings) -> Channels:
+    """Return the channels of an engine with the queue that the settings ask for."""
+    rank = None if settings.priority is None else partial(rank_of, settings=settings.priority)
+    return open_channels(settings.max_queued_requests, settings.max_queued_tokens, rank)
 
 
 def _priority(config: Config) -> PrioritySettings | None:

@@ -21,7 +21,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -29,7 +29,7 @@ import trio
 from attrs import define, field
 
 from graphs.step import Device
-from stages.channels import PROMPT_QUEUE, Channels, open_channels
+from stages.channels import PROMPT_QUEUE, Channels
 from stages.detokenizer.stage import run_detokenizer
 from stages.engine.local import LocalEngine
 from stages.errors import StartupError, TrnrtError
@@ -40,19 +40,18 @@ from stages.ingress.dialects import find_dialects
 from stages.ingress.info import Device as DeviceFacts
 from stages.ingress.info import Info, Readiness
 from stages.ingress.respond import Serving
-from stages.ingress.server import bind, serve_http
+from stages.ingress.server import bind, check_certificate, serve_http
 from stages.messages import Drain, Load, Render
 from stages.prompt.stage import run_prompt_stage
 from stages.request import Services
 from stages.scheduler.core import SchedulerCore
 from stages.scheduler.stage import run_scheduler
-from stages.scheduler.waiting import rank_of
 from stages.settings import DetokenizerSettings, IngressSettings, PromptSettings
 from stages.stats.stage import Stats, open_stats, run_stats
 from trnrt.config import Config
 from trnrt.device import build_device
 from trnrt.resolve import resolve
-from trnrt.scheduling import scheduler_settings
+from trnrt.scheduling import engine_channels, scheduler_settings
 from trnrt.served import ServedModel, read_served_model
 from trnrt.supervise import contained, first_cause, linked
 
@@ -94,6 +93,7 @@ def run_server(config: Config) -> int:
     """Serve until a signal and return the exit code; raises StartupError before anything listens."""
     model = read_served_model(config)
     config = resolve(config, model)
+    check_certificate(ingress_settings(config))
     with closing(bind(ingress_settings(config))) as bound:
         return _run(config, model, bound)
 
@@ -104,7 +104,9 @@ def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
     log.info("device: %s", " ".join(f"{name}={value}" for name, value in device.describe().items()))
     # A short turn keeps the event loop's latency low while the engine thread runs Python between its device calls.
     sys.setswitchinterval(0.0005)
-    server = Server(config, model, device, open_engine(config), open_stats(), int(time.time()), bound)
+    server = Server(
+        config, model, device, engine_channels(scheduler_settings(config)), open_stats(), int(time.time()), bound
+    )
     try:
         return trio.run(_serve_until_signalled, server, strict_exception_groups=True)
     except BaseExceptionGroup as group:
@@ -115,13 +117,6 @@ def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
         return 1
     finally:
         device.close()
-
-
-def open_engine(config: Config) -> Channels:
-    """Return the channels of an engine with the queue that the settings ask for."""
-    priority = scheduler_settings(config).priority
-    rank = None if priority is None else partial(rank_of, settings=priority)
-    return open_channels(config.max_queued_requests, config.max_queued_tokens, rank)
 
 
 async def _serve_until_signalled(server: Server) -> int:
@@ -158,7 +153,9 @@ async def drain(server: Server) -> None:
     """Refuse what is new, let what was accepted finish within --drain-timeout, then shut the HTTP server."""
     server.phase = "draining"
     server.channels.admission.close()
-    server.channels.scheduler_send.send_nowait(Drain())
+    # A scheduler that has failed meanwhile has nothing left to finish.
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        server.channels.scheduler_send.send_nowait(Drain())
     with trio.move_on_after(server.config.drain_timeout) as waiting:
         await server.drained.wait()
     if waiting.cancelled_caught and server.serving is not None:
@@ -201,7 +198,7 @@ async def serve(
                 server.port = await front.start(ingress, app, settings)
                 # What lives now lives for ever: the collector need not look at it again.
                 gc.freeze()
-                log.info("listening on http://%s:%d", _bracketed(settings.host), server.port)
+                log.info("listening on %s", _address(settings, server.port))
                 task_status.started(server)
             stages_nursery.cancel_scope.cancel()
 
@@ -265,6 +262,13 @@ def package_version() -> str:
         return "unknown"
 
 
+def _address(settings: IngressSettings, port: int) -> str:
+    if settings.unix_socket is not None:
+        return f"unix:{settings.unix_socket}"
+    scheme = "http" if settings.ssl_certfile is None else "https"
+    return f"{scheme}://{_bracketed(settings.host)}:{port}"
+
+
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
@@ -281,4 +285,12 @@ def ingress_settings(config: Config) -> IngressSettings:
         drain_timeout_s=LAST_FRAMES_S,
         sse_ping_s=config.sse_ping,
         request_timeout_s=config.request_timeout,
+        api_key=config.api_key,
+        admin_api_key=config.admin_api_key,
+        allowed_origins=tuple(origin.strip() for origin in config.allowed_origins.split(",") if origin.strip()),
+        root_path=config.root_path.rstrip("/"),
+        unix_socket=config.uds,
+        ssl_certfile=config.ssl_certfile,
+        ssl_keyfile=config.ssl_keyfile,
+        ssl_keyfile_password=config.ssl_keyfile_password,
     )

@@ -45,7 +45,8 @@ def graph_settings(config: Config, model: ModelSettings) -> GraphSettings:
     num_pages = config.max_total_tokens // PAGE_SIZE_TOKENS
     row_pages = min(math.ceil(model.context_length_tokens / PAGE_SIZE_TOKENS), num_pages)
     rows = config.max_running_requests
-    chunk = config.chunked_prefill_size
+    # No prompt has a longer chunk, and every step with a chunk is padded to one.
+    chunk = min(config.chunked_prefill_size, math.ceil(model.context_length_tokens / 64) * 64)
     if config.deterministic:
         buckets = Buckets(batch=(rows,), prefill_batch=(1,), tokens=(chunk,), pages=(row_pages,))
     else:

@@ -6,15 +6,16 @@ groups scheduler and cache; --compare runs the trace once for each of its settin
 
 import argparse
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import attrs
 from attrs import frozen
 
 from stages.errors import ConfigError
-from stages.settings import SchedulerSettings
+from stages.settings import CacheSettings, SchedulerSettings
 from trnrt.config import Config, config_of, convert, parser
 from trnrt.scheduling import scheduler_settings
 from trnrt.simulation.device_models import DEVICE_MODELS, DeviceModel, load_device_model
@@ -27,6 +28,7 @@ from trnrt.simulation.svg import to_svg
 from trnrt.simulation.traces import USER, Trace
 
 GROUPS = ("scheduler", "cache")
+PLACEMENTS = get_args(get_type_hints(CacheSettings)["placement"])
 GB = 1e9
 
 
@@ -129,7 +131,9 @@ def _settings(compare: str | None, given: Mapping[str, Any], model: DeviceModel)
     if compare is None:
         config = config_of(given, {}, model.defaults())
         return [Setting(config.schedule_policy, config, scheduler_settings(config, frozenset({USER})))]
-    names = [name.strip() for name in compare.split(",")]
+    names = [name.strip() for name in _split(compare, ",")]
+    if not all(names):
+        raise ConfigError(f"--compare: a setting is empty in {compare!r}")
     if len(set(names)) < len(names):
         raise ConfigError(f"--compare: a setting stands twice in {compare!r}")
     return [_variant(name, given, model) for name in names]
@@ -138,7 +142,7 @@ def _settings(compare: str | None, given: Mapping[str, Any], model: DeviceModel)
 def _variant(name: str, given: Mapping[str, Any], model: DeviceModel) -> Setting:
     """Return the setting that `name` says: a policy, or flag=value parts, joined by colons."""
     values, placement = dict(given), None
-    for part in name.split(":"):
+    for part in _split(name, ":"):
         flag, equals, text = part.partition("=")
         if not equals:
             flag, text = "schedule-policy", part
@@ -156,12 +160,19 @@ def _variant(name: str, given: Mapping[str, Any], model: DeviceModel) -> Setting
     return Setting(name, config, _placed(scheduler_settings(config, frozenset({USER})), placement), placement)
 
 
+def _split(text: str, mark: str) -> list[str]:
+    """Return the parts of `text` between marks, those inside the braces of a JSON object left alone."""
+    return re.split(mark + r"(?![^{]*\})", text)
+
+
 def _placed(settings: SchedulerSettings, placement: str | None) -> SchedulerSettings:
     """Return the settings with that placement of snapshots."""
-    if placement is None or settings.cache is None:
+    if placement is None:
         return settings
-    if "placement" not in attrs.fields_dict(type(settings.cache)):
-        raise ConfigError("--compare: placement: there is one placement of snapshots only")
+    if placement not in PLACEMENTS:
+        raise ConfigError(f"--compare: placement: expected one of {', '.join(PLACEMENTS)}, got {placement!r}")
+    if settings.cache is None:
+        raise ConfigError("--compare: placement: there are no snapshots to place without the prefix cache")
     cache: Any = settings.cache
     return attrs.evolve(settings, cache=attrs.evolve(cache, placement=placement))
 

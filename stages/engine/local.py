@@ -35,7 +35,10 @@ class LocalEngine:
             return
 
     async def command(self, order: Order) -> CommandResult:
-        """Post a Command and wait for its result; raises Draining without a scheduler, EngineFailure if it drops it."""
+        """Post a Command and wait for its result; raises Draining in a drain, EngineFailure if it is dropped."""
+        if self.channels.admission.closed:
+            # A pause now would keep what was accepted from ever being finished.
+            raise Draining
         reply, answer = trio.open_memory_channel[CommandResult](1)
         with answer:  # a closed receive end tells the scheduler that nobody waits any more
             try:

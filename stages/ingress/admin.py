@@ -25,6 +25,8 @@ NOT_FLUSHED = "Flush cache failed.\n"
 FLUSH_UNDER_WAY = "Another flush_cache is already in progress."
 FLUSH_TIMED_OUT = "Timed out waiting for idle state."
 
+BODY_PATHS = ("/abort_request", "/pause_generation", "/continue_generation", "/open_session", "/close_session")
+
 T = TypeVar("T")
 Mode = Literal["abort", "retract", "in_place"]
 MODES: dict[str, Mode] = {"abort": "abort", "retract": "retract", "in_place": "in_place"}
@@ -166,13 +168,19 @@ BodyRoute = Callable[[dict[str, object]], Awaitable[Told]]
 
 def body_routes(admin: Admin) -> dict[str, tuple[tuple[str, ...], BodyRoute]]:
     """Return the methods and the function of every admin route that takes a JSON body, by path."""
-    return {
-        "/abort_request": (("POST",), admin.abort_request),
-        "/pause_generation": (("POST",), admin.pause_generation),
-        "/continue_generation": (("POST",), admin.continue_generation),
-        "/open_session": (("GET", "POST"), admin.open_session),
-        "/close_session": (("POST",), admin.close_session),
-    }
+    runs: tuple[tuple[tuple[str, ...], BodyRoute], ...] = (
+        (("POST",), admin.abort_request),
+        (("POST",), admin.pause_generation),
+        (("POST",), admin.continue_generation),
+        (("GET", "POST"), admin.open_session),
+        (("POST",), admin.close_session),
+    )
+    return dict(zip(BODY_PATHS, runs, strict=True))
+
+
+def admin_paths() -> tuple[str, ...]:
+    """Return the paths that need the admin key where there is one."""
+    return ("/flush_cache", *BODY_PATHS)
 
 
 def read_flush_timeout_s(given: str | None) -> float:

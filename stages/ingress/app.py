@@ -15,15 +15,16 @@ from typing import Any, cast
 
 import orjson
 import trio
-from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
-from quart import Request, Response, request
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
+from quart import Quart, Request, Response, request
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge, RequestTimeout
 
 from stages import errors
 from stages.ingress import info as facts
-from stages.ingress.admin import Admin, BodyRoute, Told, body_routes, read_flush_timeout_s
+from stages.ingress.access import Access
+from stages.ingress.admin import Admin, BodyRoute, Told, admin_paths, body_routes, read_flush_timeout_s
 from stages.ingress.body import check_media_type, parse_object
 from stages.ingress.dialect import Call, Dialect, ErrorBody, Parsed, Route
 from stages.ingress.error_bodies import general_error
@@ -32,6 +33,8 @@ from stages.ingress.respond import Serving, describe, respond
 from stages.ingress.wire import AsgiWire, Wire
 
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+
+JSON = "application/json"
 
 log = logging.getLogger("trnrt.ingress")
 
@@ -47,6 +50,13 @@ class GenerationResponse(Response):
 class Connection(TrioASGIHTTPConnection):
     """One HTTP request: names it, dispatches it, and lets a generation answer itself."""
 
+    def __init__(self, app: Quart, scope: HTTPScope) -> None:
+        root = cast(App, app).serving.settings.root_path
+        if root and scope["path"].startswith(f"{root}/"):
+            scope["path"] = scope["path"].removeprefix(root)
+            scope["raw_path"] = scope["raw_path"].removeprefix(root.encode())
+        super().__init__(app, scope)
+
     async def handle_request(  # type: ignore[override]
         self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
     ) -> None:
@@ -61,9 +71,14 @@ class Connection(TrioASGIHTTPConnection):
 
     async def _answer(self, request: Request, send: ASGISendCallable) -> None:
         request_id = _request_id(request)
-        headers = {"x-request-id": request_id, "request-id": request_id}
+        app = cast(App, self.app)
+        headers = {
+            "x-request-id": request_id,
+            "request-id": request_id,
+            **app.access.cors_headers(request.headers.get("origin")),
+        }
         self.scope["state"]["request_id"] = request_id
-        response = await self.app.handle_request(request)
+        response = app.gate(request, request_id) or await app.handle_request(request)
         if isinstance(response, GenerationResponse):
             await response.answer(AsgiWire(cast(Any, send), cast(Any, self.scope), headers))
         else:
@@ -88,11 +103,34 @@ class App(QuartTrio):
     def __init__(self, serving: Serving) -> None:
         super().__init__("trnrt", static_folder=None)
         self.serving = serving
+        settings = serving.settings
+        self.access = Access(
+            settings.api_key, settings.admin_api_key, settings.allowed_origins, frozenset(admin_paths())
+        )
+        # By path, the error body of the dialect that owns it.
+        self.error_bodies: dict[str, ErrorBody] = {}
         self.url_map.strict_slashes = False
         self.url_map.merge_slashes = False
         self.config["RESPONSE_TIMEOUT"] = None  # Quart's default cuts any stream after 60 s, silently
         self.config["BODY_TIMEOUT"] = serving.settings.body_timeout_s
         self.config["MAX_CONTENT_LENGTH"] = serving.settings.max_request_bytes
+
+    def gate(self, request: Request, request_id: str) -> Response | None:
+        """Return the answer of a call that goes no further: a browser's preflight, or one without its key."""
+        given = {name.lower(): value for name, value in request.headers.items()}
+        preflight = self.access.preflight_headers(given) if request.method == "OPTIONS" else None
+        if preflight is not None:
+            return Response(b"", 200 if preflight else 403, headers=preflight)
+        try:
+            self.access.check(request.method, request.path, given)
+        except errors.Unauthorized as error:
+            if request.path == "/v1" or request.path.startswith("/v1/"):
+                shape = self.error_bodies.get(request.path, partial(general_error, request.path))
+                body = shape(error, error.status, request_id)
+            else:
+                body = {"error": error.message}
+            return Response(orjson.dumps(body), error.status, {"www-authenticate": "Bearer"}, content_type=JSON)
+        return None
 
 
 def create_app(dialects: Iterable[Dialect], serving: Serving, info: Info) -> App:
@@ -117,6 +155,7 @@ def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
             return _refusal(error, dialect.error)
         return GenerationResponse(partial(respond, parsed, dialect, request_id, app.serving))
 
+    app.error_bodies[route.path] = dialect.error
     app.add_url_rule(route.path, f"{dialect.name} {route.path}", generate, methods=list(route.methods))
 
 
@@ -246,7 +285,7 @@ def _refusal(error: Exception, shape: ErrorBody) -> Response:
 
 
 def _json(status: int, value: object) -> Response:
-    return Response(orjson.dumps(value), status, content_type="application/json")
+    return Response(orjson.dumps(value), status, content_type=JSON)
 
 
 def _current_request_id() -> str:

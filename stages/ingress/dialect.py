@@ -6,6 +6,7 @@ of `stages/ingress/dialects/`, exports one constant `DIALECT`. What ingress does
     read the JSON object --Call--> DIALECT.parse --Parsed--> admit every ask --> status and headers
         stream:     encoder.start(), encoder.event(...) for each event in order of arrival, encoder.finish()
         otherwise:  encoder.body(collected)
+    renders_only: no admission; encoder.body(collected) with the prompts alone
     any failure before the status: DIALECT.error(...) as the body; in a stream after it: encoder.failed(...), then end
 """
 
@@ -56,8 +57,8 @@ class Collected:
 class Encoder(Protocol):
     """Turns the events of one call into the dialect's answer; it may keep state, each call has its own.
 
-    `event` and `body` may raise RequestError, Unavailable or EngineFailure to say that the call has failed (an Ended of
-    kind "error", say): a stream then gets `failed`, a body the dialect's `error`.
+    `event` and `body` may raise RequestError, Unavailable, Aborted or EngineFailure to say that the call has failed (an
+    Ended of kind "error", say): a stream then gets `failed`, a body the dialect's `error`.
     """
 
     def start(self) -> list[bytes]:
@@ -88,12 +89,14 @@ class Parsed:
     A request_id the client chose (SGLang's rid) that is live already is refused by ingress with a 400.
     With errors_in_stream a stream that is refused after parsing (a prompt beyond the context, say) is answered 200
     with `encoder.failed(...)`, as SGLang's /generate does; Unavailable stays a real 503 either way.
+    With renders_only the asks' prompts are made and nothing runs: the body is made from Collected without events.
     """
 
     asks: tuple[Ask, ...]
     stream: bool
     encoder: Encoder
     errors_in_stream: bool = False
+    renders_only: bool = False
 
 
 ErrorBody = Callable[[Exception, int, str], object]
@@ -104,8 +107,9 @@ class Dialect:
     """One API: its routes, its parser and its error shape.
 
     `parse` raises RequestError naming the field. `error(exc, status, request_id)` gives the JSON value of a failure:
-    exc is a RequestError, an Unavailable, or an EngineFailure whose own text is not for clients. `json_only` demands
-    the media type application/json. `ping` is the frame sent after sse_ping_s of silence, or None for no keep-alives.
+    exc is a RequestError, an Unavailable, an Aborted, or an EngineFailure whose own text is not for clients.
+    `json_only` demands the media type application/json. `ping` is the frame sent after sse_ping_s of silence, or None
+    for no keep-alives.
     """
 
     name: str

@@ -1,15 +1,29 @@
-"""The two general error shapes: OpenAI's nested one and SGLang's flat one, from our error tree."""
+"""The general error shapes: OpenAI's nested one, SGLang's flat one and Anthropic's, from our error tree."""
 
 from http import HTTPStatus
 
-from stages.errors import QueueFull, RequestError, Unavailable
+from stages.errors import Aborted, QueueFull, RequestError, Unavailable
 
 INTERNAL_ERROR_TEXT = "Internal server error"
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
 
 
 def message_of(error: Exception) -> str:
     """Return the text a client may read: the error's own when it is the client's to mend, else a generic one."""
-    if isinstance(error, RequestError | Unavailable):
+    if isinstance(error, RequestError | Unavailable | Aborted):
         return error.message
     return INTERNAL_ERROR_TEXT
 
@@ -26,10 +40,24 @@ def flat_error(error: Exception, status: int, request_id: str) -> dict[str, obje
     return {"object": "error", "message": message_of(error), "type": kind, "param": None, "code": status}
 
 
+def anthropic_error(error: Exception, status: int, request_id: str) -> dict[str, object]:
+    """Return Anthropic's error object; it has no place for the field's name, so the message begins with that."""
+    text = message_of(error)
+    if isinstance(error, RequestError) and error.param and error.param not in text:
+        text = f"{error.param}: {text}"
+    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": text}, "request_id": request_id or None}
+
+
 def general_error(path: str, error: Exception, status: int, request_id: str) -> dict[str, object]:
-    """Return the error body of a path no dialect owns: OpenAI's shape under /v1, SGLang's elsewhere."""
-    shape = openai_error if path == "/v1" or path.startswith("/v1/") else flat_error
-    return shape(error, status, request_id)
+    """Return the error body of what no dialect answered: Anthropic's shape under its path, OpenAI's under /v1."""
+    if _is_under(path, "/v1/messages"):
+        return anthropic_error(error, status, request_id)
+    return (openai_error if _is_under(path, "/v1") else flat_error)(error, status, request_id)
+
+
+def _is_under(path: str, root: str) -> bool:
+    return path == root or path.startswith(f"{root}/")
 
 
 def _openai_type(status: int) -> str:

@@ -209,7 +209,7 @@ def _load(info: Info, timestamp: str, sections: set[str]) -> dict[str, object]:
 
 
 def _busy_pages(load: Load) -> int:
-    """Return the pages that requests hold: what only the cache holds counts as free, as SGLang counts it."""
+    """Return the pages that requests and sessions hold: what only the cache holds counts as free, as in SGLang."""
     return load.used_pages - load.evictable_pages
 
 

@@ -15,6 +15,7 @@ import trio
 from attrs import field, frozen
 
 from stages.errors import (
+    Aborted,
     DeadlineExceeded,
     Draining,
     EngineFailure,
@@ -23,10 +24,10 @@ from stages.errors import (
     RequestError,
     Unavailable,
 )
-from stages.ingress.dialect import Dialect, ErrorBody, Parsed
+from stages.ingress.dialect import Collected, Dialect, ErrorBody, Parsed
 from stages.ingress.feed import Feed, admit, collect
 from stages.ingress.wire import JSON_HEADERS, SSE_HEADERS, Wire
-from stages.request import Services
+from stages.request import Services, render
 from stages.settings import IngressSettings
 
 INTERNAL_STATUS = 500
@@ -55,11 +56,14 @@ async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Se
     try:
         with _claimed_ids(parsed, serving.live_ids), trio.fail_after(_timeout_s(parsed, serving.settings)):
             async with _watched(dialect.ping if parsed.stream else None, serving, wire):
-                async with admit(parsed.asks, serving.services) as feed:
-                    if parsed.stream:
-                        await _stream(parsed, feed, wire)
-                    else:
-                        collected = await collect(parsed.asks, feed)
+                if parsed.renders_only:
+                    collected = [Collected(await render(ask, serving.services), ()) for ask in parsed.asks]
+                else:
+                    async with admit(parsed.asks, serving.services) as feed:
+                        if parsed.stream:
+                            await _stream(parsed, feed, wire)
+                        else:
+                            collected = await collect(parsed.asks, feed)
         if parsed.stream:
             await wire.write(b"".join(parsed.encoder.finish()))
             await wire.end()
@@ -132,7 +136,7 @@ def _told(error: Exception) -> Exception:
     leaf: BaseException = error
     while isinstance(leaf, BaseExceptionGroup):
         leaf = leaf.exceptions[0]
-    if isinstance(leaf, RequestError | Unavailable):
+    if isinstance(leaf, RequestError | Unavailable | Aborted):
         return leaf
     if isinstance(leaf, EngineFailure):
         log.error("a request failed: %s", leaf)

@@ -9,9 +9,12 @@ Whoever has not read that within CUTOFF_GRACE_S is cut off.
 """
 
 import logging
+import os
 import socket
+import ssl
+import stat
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 
 import trio
 from hypercorn.config import Sockets
@@ -28,7 +31,9 @@ CUTOFF_GRACE_S = 1.0
 
 
 def bind(settings: IngressSettings) -> socket.socket:
-    """Return a socket bound to host and port (0 picks a free one), not listening; raises StartupError."""
+    """Return a socket bound to host and port (0 picks a free one) or to a path, not listening; raises StartupError."""
+    if settings.unix_socket is not None:
+        return _bind_path(settings, settings.unix_socket)
     try:
         family, _, _, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
@@ -47,6 +52,28 @@ def bind(settings: IngressSettings) -> socket.socket:
     return sock
 
 
+def _bind_path(settings: IngressSettings, path: str) -> socket.socket:
+    """Bind a Unix socket, in place of one that a server which is gone has left behind."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if stat.S_ISSOCK(os.stat(path).st_mode) and not _answers(path):
+            os.unlink(path)
+    except OSError:
+        pass  # nothing is there, or the bind says what is wrong
+    try:
+        sock.bind(path)
+    except OSError as error:
+        sock.close()
+        raise _cannot_listen(settings, error) from None
+    sock.setblocking(False)
+    return sock
+
+
+def _answers(path: str) -> bool:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+        return probe.connect_ex(path) == 0
+
+
 def listen(settings: IngressSettings, sock: socket.socket) -> None:
     """Let connections queue on a bound socket; raises StartupError when another process came first."""
     try:
@@ -56,7 +83,10 @@ def listen(settings: IngressSettings, sock: socket.socket) -> None:
 
 
 def _cannot_listen(settings: IngressSettings, error: OSError) -> StartupError:
-    return StartupError(f"--host {settings.host} --port {settings.port}: cannot listen there: {error.strerror}.")
+    where = f"--host {settings.host} --port {settings.port}"
+    if settings.unix_socket is not None:
+        where = f"--uds {settings.unix_socket}"
+    return StartupError(f"{where}: cannot listen there: {error.strerror or error}.")
 
 
 async def serve_http(
@@ -81,11 +111,29 @@ async def serve_http(
             await worker_serve(
                 wrap_app(app, config.wsgi_max_body_size, "asgi"),
                 config,
-                sockets=Sockets([], [sock], []),
+                sockets=Sockets([sock], [], []) if config.ssl_enabled else Sockets([], [sock], []),
                 shutdown_trigger=shutdown.wait,
                 task_status=_PortStatus(task_status, sock),
             )
+        if settings.unix_socket is not None:
+            with suppress(OSError):
+                os.unlink(settings.unix_socket)
         nursery.cancel_scope.cancel()
+
+
+def check_certificate(settings: IngressSettings) -> None:
+    """Raise StartupError, naming the flag, when the server could not speak TLS as it is told to."""
+    if settings.ssl_certfile is None and settings.ssl_keyfile is None:
+        return
+    if settings.ssl_certfile is None or settings.ssl_keyfile is None:
+        raise StartupError("--ssl-certfile and --ssl-keyfile go together; one of them is missing.")
+    for flag, path in (("--ssl-certfile", settings.ssl_certfile), ("--ssl-keyfile", settings.ssl_keyfile)):
+        if not os.path.isfile(path):
+            raise StartupError(f"{flag}: there is no file {path}.")
+    try:
+        http_config(settings).create_ssl_context()
+    except (OSError, ssl.SSLError) as error:
+        raise StartupError(f"--ssl-certfile, --ssl-keyfile: cannot be used: {error}.") from None
 
 
 def http_config(settings: IngressSettings) -> HardenedConfig:
@@ -101,6 +149,9 @@ def http_config(settings: IngressSettings) -> HardenedConfig:
     config.read_timeout = None  # it would cut event streams, whose clients are silent by nature
     config.graceful_timeout = settings.drain_timeout_s + CUTOFF_GRACE_S
     config.write_timeout_s = settings.write_timeout_s
+    config.certfile, config.keyfile = settings.ssl_certfile, settings.ssl_keyfile
+    # Never None: the library would then ask at the terminal.
+    config.keyfile_password = settings.ssl_keyfile_password or ""
     return config
 
 
@@ -119,4 +170,5 @@ class _PortStatus(trio.TaskStatus[list[str]]):
 
     def started(self, value: list[str] | None = None) -> None:
         """Pass on that connections are answered."""
-        self._status.started(self._sock.getsockname()[1])
+        is_path = self._sock.family == socket.AF_UNIX
+        self._status.started(0 if is_path else self._sock.getsockname()[1])

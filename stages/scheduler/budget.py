@@ -10,9 +10,12 @@ be retracted (Pressure).
 import math
 from collections.abc import Iterable
 
+import numpy as np
+import numpy.typing as npt
 from attrs import define, field, frozen
 
-from graphs.step import Capacity
+from graphs.step import Capacity, Ints
+from stages.messages import Submit
 from stages.scheduler.choice import Choice
 from stages.settings import SchedulerSettings
 
@@ -48,6 +51,12 @@ class Budget:
         """Return the pages a row of num_tokens needs now and, when it writes `share` of what remains, later."""
         future_tokens = math.ceil(share * min(num_remaining, MAX_FUTURE_TOKENS))
         return min(self.pages_for(num_tokens + future_tokens), self.max_row_pages)
+
+    def foreseen_pages_of(self, num_tokens: Ints, num_remaining: Ints, share: "npt.NDArray[np.float64]") -> Ints:
+        """Return foreseen_pages of each of N rows."""
+        future_tokens = np.ceil(share * np.minimum(num_remaining, MAX_FUTURE_TOKENS)).astype(np.int64)
+        num_pages: Ints = np.minimum(-(-(num_tokens + future_tokens) // self.page_size_tokens), self.max_row_pages)
+        return num_pages
 
 
 def budget_of(settings: SchedulerSettings, capacity: Capacity) -> Budget:
@@ -94,4 +103,9 @@ class Pressure:
 
     def share_of(self, choice: Choice) -> float:
         """Return the share for `choice`: 1 where nothing but its limit can end it."""
-        return self.share if choice.submit.stop_token_ids or choice.submit.stop else 1.0
+        return 1.0 if fills_limit(choice.submit) else self.share
+
+
+def fills_limit(submit: Submit) -> bool:
+    """Return whether nothing but its limit can end a choice."""
+    return not (submit.stop_token_ids or submit.stop)

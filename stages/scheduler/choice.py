@@ -8,14 +8,15 @@ from attrs import define, field, frozen
 from stages.messages import Finish, Submit, Usage
 from stages.scheduler.lifecycle import Phase, Signal, advance
 from stages.scheduler.nodes import Ints32, Node
+from stages.scheduler.progress import NOTHING, Progress
 
 
-@define
+@frozen
 class Shadow:
     """A second slot of a decoding choice: its state as it was after `at` tokens, once every flight has landed."""
 
     slot: int
-    at: int = 0
+    at: int
 
 
 @frozen
@@ -31,8 +32,8 @@ class Capture:
 class Choice:
     """One admitted choice; `number` rises with each admission to the queue's head, so the highest is the newest.
 
-    num_computed counts the tokens whose latents and state are on the device; the token after them is the next to
-    be read. While decoding it is num_tokens - 1: only the newest token has not been read yet.
+    num_computed counts the tokens of a prefill whose latents and state are on the device; the token after them is the
+    next to be read. While it decodes only the newest token has not been read yet, and nobody counts.
     """
 
     submit: Submit
@@ -45,17 +46,13 @@ class Choice:
     # Of `pages`, those that the prefix tree owns: read only.
     borrowed: set[int] = field(factory=set)
     num_computed: int = 0
-    # How many tokens the slot's state has read once every step in flight is done.
-    num_written: int = 0
-    # Steps given to the device and not done yet that read or write this choice's slot and pages. Each brings one token
-    # at most; of a decoding choice each brings one.
-    num_flights: int = 0
+    # Where the slot's counts are kept.
+    progress: Progress = NOTHING
     # Nodes of the prefix tree: the deepest whose pages it reads, the one it resumed from, and that one again until its
     # snapshot has been copied.
     node: Node | None = None
     origin: Node | None = None
     source: Node | None = None
-    shadows: list[Shadow] = field(factory=list)
     # How much of it this choice has put into the tree itself.
     num_inserted: int = 0
     # Positions of the prompt, rising, at which its prefill will be asked for a snapshot.
@@ -66,11 +63,33 @@ class Choice:
     num_retractions: int = 0
     # Its conversation went on from before its last answer's end, so it may do so again.
     leaves_answers: bool = False
+    # Tokens of the prompt.
+    num_prompt: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.num_prompt = len(self.submit.prompt_ids)
+
+    @property
+    def num_flights(self) -> int:
+        """Return how many steps of it are on the device."""
+        return int(self.progress.num_flights[self.slot])
+
+    @property
+    def num_written(self) -> int:
+        """Return how many tokens its state has read once every step in flight is done."""
+        return int(self.progress.num_written[self.slot])
+
+    @property
+    def shadows(self) -> list[Shadow]:
+        """Return its shadows."""
+        progress, slot = self.progress, self.slot
+        pairs = zip(progress.shadow_slots[slot].tolist(), progress.shadow_at[slot].tolist(), strict=True)
+        return [Shadow(shadow, at) for shadow, at in pairs if shadow]
 
     @property
     def num_tokens(self) -> int:
         """Return how many tokens are known: prompt and generated."""
-        return len(self.submit.prompt_ids) + len(self.generated)
+        return self.num_prompt + len(self.generated)
 
     @property
     def num_remaining(self) -> int:
@@ -80,12 +99,14 @@ class Choice:
     @property
     def usage(self) -> Usage:
         """Return the token counts so far."""
+        # All by position: this is built for every row of every step.
         return Usage(
-            len(self.submit.prompt_ids),
+            self.num_prompt,
             len(self.generated),
             self.cached_tokens,
-            cached_host_tokens=self.cached_host_tokens,
-            num_retractions=self.num_retractions,
+            0,
+            self.cached_host_tokens,
+            self.num_retractions,
         )
 
     @cached_property

@@ -51,7 +51,7 @@ class Commands:
     def settle(self) -> None:
         """Carry out what waited for the core to be as it is now; an order whose reply nobody awaits is dropped."""
         for command in list(self._pending):
-            if not command.reply.statistics().open_receive_channels:
+            if not _is_awaited(command):
                 self._pending.remove(command)
                 command.reply.close()
             elif isinstance(command.order, FlushCache) and self._can_flush:
@@ -87,7 +87,7 @@ class Commands:
         return is_quiet and (core.is_paused or core.is_idle)
 
     def _flush(self, command: Command, waits: bool) -> None:
-        if any(isinstance(other.order, FlushCache) for other in self._pending):
+        if any(isinstance(other.order, FlushCache) and _is_awaited(other) for other in self._pending):
             self._answer(command, CommandResult(False, FLUSH_PENDING))
         elif self._can_flush:
             self._flush_now(command)
@@ -134,3 +134,7 @@ class Commands:
             self._answer(command, CommandResult(False, NO_SESSION.format(order.session_id)))
         else:
             self._answer(command, CommandResult(True))
+
+
+def _is_awaited(command: Command) -> bool:
+    return command.reply.statistics().open_receive_channels > 0

@@ -25,11 +25,12 @@ is the device's own; only copies to and from host memory run beside the steps (h
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 from attrs import define, field, frozen
 
 from graphs.keys import Family, GraphKey
-from graphs.step import Capacity, StepOutput
+from graphs.step import Capacity, Ints, StepOutput
 from stages.errors import EngineFailure
 from stages.messages import (
     Cancel,
@@ -43,7 +44,7 @@ from stages.messages import (
 )
 from stages.scheduler.budget import CHUNK_ALIGN_TOKENS, Budget, Pressure, budget_of
 from stages.scheduler.choice import Choice
-from stages.scheduler.compose import Row, compose
+from stages.scheduler.compose import DecodeRows, Row, compose
 from stages.scheduler.eviction import load_eviction
 from stages.scheduler.host_tier import HostTier
 from stages.scheduler.intake import Intake
@@ -78,7 +79,8 @@ class Flight:
 
     step: int
     key: GraphKey
-    rows: tuple[Row, ...]
+    slots: Ints
+    rows: Sequence[Row] | DecodeRows
 
 
 @define(eq=False)
@@ -188,12 +190,7 @@ class SchedulerCore:
         live = dict.fromkeys([*(key.request_id for key in self.queue.waiting), *self.roster.requests])
         if order.scope == "all":
             return list(live)
-        if order.request_id in live:
-            return [request_id for request_id in live if request_id.startswith(order.request_id)]
-        # The items of a batch are named after it.
-        return [
-            name for name in live if name.rpartition("_")[0] == order.request_id and name.rpartition("_")[2].isdigit()
-        ]
+        return [name for name in live if order.request_id and name.startswith(order.request_id)]
 
     def _tell_cancelled(self, order: Cancel, submit: Submit, usage: Usage, was_waiting: bool) -> None:
         if order.deliver:
@@ -209,13 +206,21 @@ class SchedulerCore:
         if self.memory.tree is not None:
             self.memory.give_back(self.memory.tree.clear())
 
+    def drain(self) -> None:
+        """Finish what was accepted, paused or not, and save nothing more for later."""
+        self.is_paused = False
+        if self.host is not None:
+            self.host.backs_up = False
+
     def fail(self) -> None:
         """End everything because the device is lost; nothing can be planned after it."""
         finish = Finish("error", message=ENGINE_FAILED, status=500)
         for choice in self.roster.every():
             self.roster.end(choice, finish)
         while self.flights:
-            for row in self.flights.popleft().rows:
+            flight = self.flights.popleft()
+            self.memory.progress.landed(flight.slots)
+            for row in flight.rows:
                 self.memory.drop(row.captures)
                 self.roster.landed(row.choice)
         for submit in list(self.queue.waiting.values()):
@@ -242,14 +247,13 @@ class SchedulerCore:
                 return None
             # Finding pages can end or retract every row; each such round leaves fewer running, so this loop ends.
 
-    def _launch(self, family: Family, rows: list[Row]) -> StepPlan:
+    def _launch(self, family: Family, rows: Sequence[Row] | DecodeRows) -> StepPlan:
         self._num_steps += 1
         self._last_family = family
         step = compose(family, rows, self.memory.table, self.capacity.buckets, self.capacity.page_size_tokens)
-        self.flights.append(Flight(self._num_steps, step.key, tuple(rows)))
-        for row in rows:
-            row.choice.num_flights += 1
-            row.choice.num_written = row.start + row.num_valid
+        slots = step.slots[: len(rows)]
+        self.memory.progress.launched(slots, (step.start + step.num_valid)[: len(rows)])
+        self.flights.append(Flight(self._num_steps, step.key, slots, rows))
         return StepPlan(self._num_steps, step)
 
     def complete(self, step: int, output: StepOutput) -> None:
@@ -259,8 +263,14 @@ class SchedulerCore:
             raise EngineFailure(f"step {step} is done but {oldest} is in flight")
         flight = self.flights.popleft()
         self._learn(flight, output.device_s)
-        token_ids, logprobs = output.token_ids.tolist(), output.logprobs.tolist()
-        for index, row in enumerate(flight.rows):
+        self.memory.progress.landed(flight.slots)
+        if isinstance(flight.rows, DecodeRows):
+            self._decoded(flight.rows, output)
+        else:
+            self._prefilled(flight.rows, output)
+
+    def _prefilled(self, rows: Sequence[Row], output: StepOutput) -> None:
+        for index, row in enumerate(rows):
             choice = row.choice
             if row.captures or choice.source is not None:
                 self.memory.land(choice, row.captures)
@@ -269,10 +279,42 @@ class SchedulerCore:
             if choice.phase is Phase.ENDED:
                 continue
             choice.num_computed = row.start + row.num_valid
-            if choice.phase is Phase.PREFILLING:
-                self.roster.sharing.landed(choice, choice.num_computed)
+            self.roster.sharing.landed(choice, choice.num_computed)
             if row.samples:
-                self._sampled(choice, token_ids[index], logprobs[index], _best(choice.submit, index, output))
+                if not choice.generated:
+                    self.outbox.counts["prompt_tokens"] += len(choice.submit.prompt_ids)
+                self.memory.progress.num_tokens[choice.slot] += 1
+                self._sampled((choice,), index, output)
+
+    def _decoded(self, rows: DecodeRows, output: StepOutput) -> None:
+        self.intake.served_tokens += len(rows)
+        # Of those that have ended too: nobody counts theirs any more.
+        self.memory.progress.num_tokens[rows.slots] += 1
+        self._sampled(rows.choices, 0, output)
+
+    def _sampled(self, choices: Sequence[Choice], first: int, output: StepOutput) -> None:
+        """Give each choice that has not ended the token of its row, row number `first` and those after it."""
+        # The one loop over all rows of a step: what is done here is done for each token the engine makes.
+        end = first + len(choices)
+        token_ids, logprobs = output.token_ids[first:end].tolist(), output.logprobs[first:end].tolist()
+        rows: list[TokensRow] = []
+        for index, (choice, token_id, logprob) in enumerate(zip(choices, token_ids, logprobs, strict=True), first):
+            if choice.phase is Phase.ENDED:
+                self.roster.landed(choice)
+                continue
+            submit, finish = choice.submit, None
+            choice.generated.append(token_id)
+            if token_id in submit.stop_token_ids or len(choice.generated) >= submit.max_new_tokens:
+                finish = choice.finish_after_newest()
+            best = _best(submit, index, output) if submit.num_top_logprobs else ()
+            own = (logprob,) if submit.logprobs else ()
+            rows.append(TokensRow(submit, (token_id,), own, best, finish, choice.usage))
+            if finish is not None:
+                self.outbox.counts[f"choices_{finish.kind}"] += 1
+                self.roster.close(choice, choice.num_tokens)
+            elif choice.phase is Phase.PREFILLING:
+                self.roster.sampled(choice)
+        self.outbox.sampled(rows)
 
     def _learn(self, flight: Flight, device_s: float) -> None:
         self.outbox.counts[f"steps_{flight.key.family}"] += 1
@@ -280,21 +322,6 @@ class SchedulerCore:
             self.memory.pressure.decoded()
         if self.rows.pace is not None:
             self.rows.pace.took(flight.key, device_s)
-
-    def _sampled(
-        self, choice: Choice, token_id: int, logprob: float, best: tuple[tuple[tuple[int, float], ...], ...]
-    ) -> None:
-        submit = choice.submit
-        if not choice.generated:
-            self.outbox.counts["prompt_tokens"] += len(submit.prompt_ids)
-        choice.generated.append(token_id)
-        finish = choice.finish_after_newest()
-        logprobs = (logprob,) if submit.logprobs else ()
-        self.outbox.sampled(TokensRow(submit, (token_id,), logprobs, best, finish, choice.usage))
-        if finish is not None:
-            self.roster.close(choice, choice.num_tokens)
-        else:
-            self.roster.sampled(choice)
 
     # --- host memory --------------------------------------------------------------------------------------------------
 
@@ -348,7 +375,7 @@ def _num_kept(order: Cancel, choice: Choice) -> int:
 
 def _best(submit: Submit, index: int, output: StepOutput) -> tuple[tuple[tuple[int, float], ...], ...]:
     """Return the row's best ids with their logprobs as wanted, one entry a sampled token."""
-    if not submit.num_top_logprobs or output.top_ids is None or output.top_logprobs is None:
+    if output.top_ids is None or output.top_logprobs is None:
         return ()
     ids = output.top_ids[index, : submit.num_top_logprobs].tolist()
     return (tuple(zip(ids, output.top_logprobs[index, : submit.num_top_logprobs].tolist(), strict=True)),)

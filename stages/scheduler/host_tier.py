@@ -2,7 +2,8 @@
 
 Backup. The newest snapshot that is on the device only is copied with the pages on its way, one copy at a time; what was
 copied can be evicted from the device at once, and comes back from there. Nothing waits for a backup: what is evicted
-before its turn is lost.
+before its turn is lost. A full host makes room only with what would be evicted before the newcomer, and a snapshot is
+tried once a use, so that an idle engine comes to rest though host memory holds fewer than the device.
 
 Fetch. A choice about to be let in whose prompt reaches further in host memory than on the device is deferred, and
 others go on, until pages and snapshot are back; then it resumes from them as from any others. One fetch a choice: if
@@ -50,6 +51,8 @@ class HostTier:
     waiting: Deferrable
     pages: Pool = field(init=False)
     slots: Pool = field(init=False)
+    # Whether there is a later to save for.
+    backs_up: bool = True
     _copies: dict[int, Copy] = field(factory=dict)
     _to_start: list[StartTransfer] = field(factory=list)
     _num_started: int = 0
@@ -67,7 +70,7 @@ class HostTier:
 
     def start(self) -> list[StartTransfer]:
         """Return the transfers to begin now, a backup among them if none is under way."""
-        if not any(copy.to_host for copy in self._copies.values()):
+        if self.backs_up and not any(copy.to_host for copy in self._copies.values()):
             self._back_up()
         started, self._to_start = self._to_start, []
         return started
@@ -124,11 +127,12 @@ class HostTier:
             gap = self.tree.missing_on_host(node)
             assert gap.snapshot is not None, "a candidate has no snapshot on the host"
             num_pages = len(gap.pages) + gap.snapshot.num_pages
+            self.tree.tried(node)
             # What is on its way to the host already is not evicted for it.
             self.tree.lock_snapshot(node)
             lacking = num_pages - self.pages.num_free, 1 - self.slots.num_free
             if num_pages < self.pages.size and max(lacking) > 0:
-                self._evict(max(0, lacking[0]), max(0, lacking[1]))
+                self.memory.give_back(self.tree.evict_host(max(0, lacking[0]), max(0, lacking[1]), node))
             if num_pages <= self.pages.num_free and self.slots.num_free:
                 pages = self.pages.take(num_pages)
                 (slot,) = self.slots.take(1)
@@ -166,9 +170,6 @@ class HostTier:
             slot_pairs = [(target, source) for source, target in slot_pairs]
         self._to_start.append(StartTransfer(self._num_started, Transfer(to_host, pairs(page_pairs), pairs(slot_pairs))))
         return copy
-
-    def _evict(self, num_pages: int, num_slots: int) -> None:
-        self.memory.give_back(self.tree.evict_host(num_pages, num_slots))
 
     def _give_back_destinations(self, copy: Copy, pages: list[int], has_taken_snapshot: bool) -> None:
         page_pool, slot_pool = (self.pages, self.slots) if copy.to_host else (self.memory.pages, self.memory.slots)

@@ -5,7 +5,7 @@ threshold: they are retracted, newest and worst first, if that is enough. Their 
 their memory is taken, so they resume from it.
 """
 
-from collections import Counter, deque
+from collections import deque
 from enum import Enum
 
 from attrs import define, field
@@ -22,7 +22,7 @@ from stages.scheduler.policies import Situation
 from stages.scheduler.queue import Queue
 from stages.scheduler.roster import Roster
 from stages.scheduler.rows import OUT_OF_MEMORY
-from stages.scheduler.waiting import Waiting, routing_number
+from stages.scheduler.waiting import Waiting
 from stages.settings import PrioritySettings
 
 # Candidates looked at in one pass: those that follow a prompt being computed are passed over.
@@ -132,8 +132,7 @@ class Intake:
     # --- candidates ---------------------------------------------------------------------------------------------------
 
     def _situation(self) -> Situation:
-        keys = Counter(routing_number(choice.submit.routing_key) for choice in self.roster.running())
-        return Situation(self.served_tokens, keys, step=self._num_passes)
+        return Situation(self.served_tokens, self.roster.running_keys, step=self._num_passes)
 
     def _better(self, retracted: list[Choice], submits: deque[Submit]) -> Choice | None:
         """Return the better of the first retracted and the first that waits; the latter leaves `submits`."""
@@ -155,7 +154,7 @@ class Intake:
         memory = self.memory
         if self.roster.num_running >= self.budget.max_rows:
             return False
-        num_reserved = memory.reserved_pages(self.roster.running())
+        num_reserved = memory.reserved_pages()
         # What it resumes from is not there to be evicted for it.
         if resume is not None and memory.tree is not None:
             memory.tree.lock_snapshot(resume)
@@ -213,7 +212,7 @@ class Intake:
         limit = candidate.rank - self.priority.preemption_threshold
         worse = [choice for choice in self.roster.running() if choice.rank < limit]
         memory = self.memory
-        lacking = memory.foreseen_pages(candidate) + memory.reserved_pages(self.roster.running())
+        lacking = memory.foreseen_pages(candidate) + memory.reserved_pages()
         lacking -= memory.num_room_pages
         victims: list[Choice] = []
         for choice in sorted(worse, key=lambda choice: (choice.rank, -choice.number)):

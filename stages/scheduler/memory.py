@@ -17,17 +17,21 @@ copies it last.
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
 from attrs import define, field
 
-from graphs.step import Capacity
-from stages.scheduler.budget import CHUNK_ALIGN_TOKENS, Budget, Pressure
+from graphs.step import Capacity, Ints, pairs
+from stages.scheduler.budget import CHUNK_ALIGN_TOKENS, Budget, Pressure, fills_limit
 from stages.scheduler.choice import Capture, Choice, Shadow
 from stages.scheduler.compose import Pair
 from stages.scheduler.nodes import Node
 from stages.scheduler.pages import Pool
 from stages.scheduler.prefix_tree import PrefixTree
+from stages.scheduler.progress import Flags, Progress
 from stages.scheduler.slots import SlotTable
 from stages.scheduler.tiers import Freed
+
+_NO_PAIRS = pairs()
 
 
 @define(eq=False)
@@ -45,6 +49,7 @@ class Memory:
     pages: Pool = field(init=False)
     slots: Pool = field(init=False)
     table: SlotTable = field(init=False)
+    progress: Progress = field(init=False)
     num_live_slots: int = 0
     num_coming_snapshots: int = 0
     # The host tier's numbers come back with the device's.
@@ -54,6 +59,7 @@ class Memory:
         self.pages = Pool(self.capacity.num_pages)
         self.slots = Pool(self.capacity.num_slots)
         self.table = SlotTable(self.capacity.num_slots, self.capacity.buckets.pages[-1])
+        self.progress = Progress(self.capacity.num_slots)
 
     # --- what fits ----------------------------------------------------------------------------------------------------
 
@@ -72,11 +78,20 @@ class Memory:
         ahead, share = choice.num_flights, self.pressure.share_of(choice)
         return self.budget.foreseen_pages(choice.num_tokens + ahead, choice.num_remaining - ahead, share)
 
-    def reserved_pages(self, running: Iterable[Choice]) -> int:
-        """Return the pages to keep free for what the running choices will still write."""
-        return sum(max(0, self.foreseen_pages(choice) - len(choice.pages)) for choice in running)
+    def reserved_pages(self) -> int:
+        """Return the pages to keep free for what the running choices will still write: foreseen_pages of them all."""
+        progress = self.progress
+        slots = np.flatnonzero(progress.is_running)
+        num_ahead = progress.num_ahead(slots)
+        share = np.where(progress.fills_limit[slots], 1.0, self.pressure.share)
+        foreseen = self.budget.foreseen_pages_of(num_ahead, progress.end_tokens[slots] - num_ahead, share)
+        return int(np.maximum(0, foreseen - progress.num_pages[slots]).sum())
 
-    def lacks_pages(self, choice: Choice) -> bool:
+    def lacks_pages(self, slots: Ints) -> Flags:
+        """Return of which of slots[N] the newest token, in flight or known, has no page yet."""
+        return self.progress.num_pages[slots] * self.budget.page_size_tokens < self.progress.num_ahead(slots)
+
+    def lacks_page(self, choice: Choice) -> bool:
         """Return whether the choice's newest token, in flight or known, has no page yet."""
         return len(choice.pages) < self.budget.pages_for(choice.num_tokens + choice.num_flights)
 
@@ -96,11 +111,22 @@ class Memory:
             choice.pages = self.tree.path_pages(resume)
             choice.borrowed = set(choice.pages)
             start = resume.end
-        choice.num_computed = choice.num_written = start
+        choice.num_computed = start
         choice.pages += self.take_pages(self.budget.pages_for(choice.num_tokens) - len(choice.pages))
-        choice.slot = self._take_slot()
+        choice.slot, choice.progress = self._take_slot(), self.progress
         self.num_live_slots += 1
         self.table.fill(choice.slot, choice.submit, choice.pages)
+        self._begin_progress(choice, start)
+
+    def _begin_progress(self, choice: Choice, start: int) -> None:
+        progress, slot = self.progress, choice.slot
+        progress.num_tokens[slot] = choice.num_tokens
+        progress.end_tokens[slot] = len(choice.submit.prompt_ids) + choice.submit.max_new_tokens
+        progress.num_written[slot] = start
+        progress.num_pages[slot] = len(choice.pages)
+        progress.is_running[slot] = True
+        progress.fills_limit[slot] = fills_limit(choice.submit)
+        progress.max_shadows[slot] = 2 if choice.submit.stop else 1
 
     def first_copies(self, choice: Choice) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
         """Return the pages and slots to copy before the first row of a choice that resumes at its source."""
@@ -119,6 +145,7 @@ class Memory:
         (page,) = self.take_pages(1)
         self.table.add_page(choice.slot, len(choice.pages), page)
         choice.pages.append(page)
+        self.progress.num_pages[choice.slot] += 1
 
     def take_pages(self, count: int) -> list[int]:
         """Return `count` pages, evicting what is needed; raises IndexError when there are fewer."""
@@ -161,18 +188,19 @@ class Memory:
 
     # --- snapshots ----------------------------------------------------------------------------------------------------
 
-    def shadow(self, choice: Choice, position: int) -> tuple[Pair, ...]:
-        """Return the copy that keeps a decoding row's state before it reads token `position`, if it is one to keep."""
-        if self.tree is None or position % self.turn_end_tokens:
-            return ()
-        wanted = 2 if choice.submit.stop else 1
-        if len(choice.shadows) < wanted and self.slots.num_free > self._num_coming():
-            choice.shadows.append(Shadow(self._take_slot()))
-        if not choice.shadows:
-            return ()
-        oldest = min(choice.shadows, key=lambda shadow: shadow.at)
-        oldest.at = position
-        return ((choice.slot, oldest.slot),)
+    def shadow(self, slots: Ints, positions: Ints) -> Ints:
+        """Return the copies [M, 2] that keep the states worth it of slots[N] before they read token positions[N]."""
+        if self.tree is None:
+            return _NO_PAIRS
+        is_kept = positions % self.turn_end_tokens == 0
+        slots, positions = slots[is_kept], positions[is_kept]
+        if not len(slots):
+            return _NO_PAIRS
+        lacking = self.progress.lacking_shadows(slots).tolist()
+        num_new = min(len(lacking), max(0, self.slots.num_free - self._num_coming()))
+        for slot, shadow in zip(lacking, self.slots.take(num_new), strict=False):
+            self.progress.add_shadow(slot, shadow)
+        return self.progress.take_shadows(slots, positions)
 
     def take_captures(self, choice: Choice, end: int) -> tuple[Capture, ...]:
         """Return the snapshots to take while `choice` is computed up to `end`; one there is no room for is left out."""
@@ -249,36 +277,35 @@ class Memory:
         """
         node = None
         if choice.slot:
-            self.table.clear(choice.slot)
+            states = [Shadow(choice.slot, choice.num_written), *choice.shadows]
             self.num_live_slots -= 1
-            if self.tree is not None and num_kept is not None:
-                self._offer(choice, num_kept)
-        slots = [choice.slot, *(shadow.slot for shadow in choice.shadows)]
-        self.slots.give_back([slot for slot in slots if slot])
+            donated = self._offer(choice, num_kept, states) if num_kept is not None else 0
+            self.table.clear(choice.slot)
+            self.progress.clear(choice.slot)
+            self.slots.give_back([state.slot for state in states if state.slot != donated])
         self.pages.give_back([page for page in choice.pages if page not in choice.borrowed])
         if self.tree is not None:
             if choice.source is not None:
                 self.tree.unlock_snapshot(choice.source)
             if (node := choice.node) is not None:
                 self.tree.unlock(node)
-        choice.slot, choice.pages, choice.borrowed, choice.shadows = 0, [], set(), []
+        choice.slot, choice.pages, choice.borrowed = 0, [], set()
         choice.node = choice.source = choice.origin = None
         return node
 
-    def _offer(self, choice: Choice, num_kept: int) -> None:
-        assert self.tree is not None
-        states = [Shadow(choice.slot, choice.num_written), *choice.shadows]
+    def _offer(self, choice: Choice, num_kept: int, states: list[Shadow]) -> int:
+        """Give the tree the latest of `states` within num_kept tokens, returning its slot, or 0 if it takes none."""
+        if self.tree is None:
+            return 0
         usable = [state for state in states if state.at <= num_kept and state.at % self.turn_end_tokens == 0]
         best = max(usable, key=lambda state: state.at, default=None)
         known = choice.node.end if choice.node is not None else 0
         if best is None or best.at <= known or not self._has_snapshot_room():
-            return
+            return 0
         size = self.budget.page_size_tokens
         tail_page = choice.pages[best.at // size] if best.at % size else None
         if not self._insert(choice, best.at, best.slot, tail_page, len(choice.prompt)):
-            return
+            return 0
         if tail_page is not None:
             choice.borrowed.add(tail_page)
-        if best.slot == choice.slot:
-            choice.slot = 0
-        choice.shadows = [shadow for shadow in choice.shadows if shadow.slot != best.slot]
+        return best.slot

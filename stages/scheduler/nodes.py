@@ -62,6 +62,8 @@ class Node:
     last_access: int = 0
     # The snapshot has a recency of its own: going through a node does not use its snapshot.
     snapshot_access: int = 0
+    # The use after which a copy to the host was last tried.
+    tried_access: int = -1
     hits: int = 0
     priority: int = 0
     history_tokens: int = 0

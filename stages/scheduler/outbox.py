@@ -16,12 +16,10 @@ class Outbox:
     _rows: list[TokensRow] = field(factory=list)
     _dropped: list[Submit] = field(factory=list)
 
-    def sampled(self, row: TokensRow) -> None:
-        """Add a row with a new token, and the choice's end if it has one."""
-        self._rows.append(row)
-        self.counts["completion_tokens"] += 1
-        if row.finish is not None:
-            self.counts[f"choices_{row.finish.kind}"] += 1
+    def sampled(self, rows: list[TokensRow]) -> None:
+        """Add rows with a new token each, whose ends, if they have one, were counted."""
+        self._rows += rows
+        self.counts["completion_tokens"] += len(rows)
 
     def ended(self, submit: Submit, finish: Finish, usage: Usage) -> None:
         """Add an end that comes with no token."""

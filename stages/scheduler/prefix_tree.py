@@ -27,12 +27,12 @@ Costs, for a path of d nodes: match, insert and watch compare each token once an
 supersede visit d nodes; an eviction is O(log n) each; counts are kept, not computed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 
 from attrs import define, field, frozen
 
-from stages.scheduler.eviction import Eviction
+from graphs.step import Ints
+from stages.scheduler.eviction import Eviction, Key
 from stages.scheduler.matching import Match, descend, match_from
 from stages.scheduler.nodes import DEVICE, HOST, Ints32, Node, Snapshot, path_to, upwards
 from stages.scheduler.radix import Radix
@@ -95,9 +95,9 @@ class PrefixTree:
         """Return the host tier, for its counts."""
         return self._host
 
-    def parents(self) -> Mapping[int, int]:
-        """Return a live view of each node's parent by number, without those under a root."""
-        return MappingProxyType(self._radix.parents)
+    def parents(self) -> Ints:
+        """Return a view of each node's parent by number [M], right until the tree changes: 0 under a root."""
+        return self._radix.parents
 
     def match(self, namespace: str, tokens: Ints32, limit: int) -> Match:
         """Return how far `tokens` is cached and its deepest resume points up to `limit`; changes nothing."""
@@ -227,11 +227,15 @@ class PrefixTree:
         self._watches.tell()
         return freed
 
-    def evict_host(self, num_pages: int, num_slots: int) -> Freed:
-        """Free at least that many host pages and slots, or what can be freed, in the order of the device's tier."""
+    def evict_host(self, num_pages: int, num_slots: int, for_node: Node | None = None) -> Freed:
+        """Free at least that many host pages and slots, or what can be freed, in the order of the device's tier.
+
+        For a node nothing goes that is worth as much as its snapshot: else two could take turns in one place for ever.
+        """
         freed = Freed()
-        self._evict_snapshots(self._host, num_slots, freed)
-        self._evict_pages(self._host, num_pages, freed)
+        limit = self._host.worth(for_node) if for_node is not None else None
+        self._evict_snapshots(self._host, num_slots, freed, limit)
+        self._evict_pages(self._host, num_pages, freed, limit)
         self._watches.tell()
         return freed
 
@@ -284,9 +288,17 @@ class PrefixTree:
     def backup_candidates(self, limit: int) -> list[Node]:
         """Return up to `limit` nodes whose snapshot is on the device only, the last used first.
 
-        Superseded ones and locked snapshots are left out: a transfer that runs holds the latter.
+        Superseded ones and locked snapshots are left out: a transfer that runs holds the latter. So is what was tried.
         """
         return self._unsaved.smallest(limit)
+
+    def tried(self, node: Node) -> None:
+        """Note that a copy of `node` to the host was begun or had no room: it is no candidate until it is used again.
+
+        Else two could make room for each other for ever.
+        """
+        node.tried_access = node.snapshot_access
+        self._refresh(node)
 
     def missing_on_host(self, node: Node) -> Gap:
         """Return what to copy from the device so that the host could resume at `node`."""
@@ -324,19 +336,21 @@ class PrefixTree:
         has_taken_snapshot = snapshot is not None and tier.held(node).snapshot is None
         if snapshot is not None and has_taken_snapshot:
             self._attach(tier, node, snapshot)
+            if tier is self._host:
+                node.tried_access = node.snapshot_access
         self._refresh(*path)
         self._watches.tell()
         return Inserted(node, taken, has_taken_snapshot)
 
-    def _evict_pages(self, tier: Tier, count: int, freed: Freed) -> None:
+    def _evict_pages(self, tier: Tier, count: int, freed: Freed, limit: Key | None = None) -> None:
         pages, _ = freed.of(tier.index)
-        while len(pages) < count and (leaf := tier.leaves.first()) is not None:
+        while len(pages) < count and (leaf := tier.leaves.first()) is not None and tier.goes_before(leaf, limit):
             self._remove_from(tier, leaf, freed)
             self._settle(leaf, freed)
 
-    def _evict_snapshots(self, tier: Tier, count: int, freed: Freed) -> None:
+    def _evict_snapshots(self, tier: Tier, count: int, freed: Freed, limit: Key | None = None) -> None:
         _, slots = freed.of(tier.index)
-        while len(slots) < count and (node := tier.snapshots.first()) is not None:
+        while len(slots) < count and (node := tier.snapshots.first()) is not None and tier.goes_before(node, limit):
             self._detach(tier, node, freed)
             self._settle(node, freed)
 
@@ -412,7 +426,9 @@ class PrefixTree:
                 if tier.held(node).pages is not None:
                     tier.refresh(node)
             is_unsaved = node.device.snapshot is not None and node.host.snapshot is None
-            if is_unsaved and not node.goes_first and not node.snapshot_locks:
+            # Once a use: what host memory has let go of meanwhile would be copied for ever, each in another's place.
+            is_due = node.tried_access != node.snapshot_access
+            if is_unsaved and is_due and not node.goes_first and not node.snapshot_locks:
                 self._unsaved.place(node, (-node.snapshot_access,))
             else:
                 self._unsaved.remove(node)

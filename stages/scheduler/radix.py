@@ -5,18 +5,29 @@ from collections.abc import Iterator
 import numpy as np
 from attrs import define, field
 
+from graphs.step import Ints
 from stages.scheduler.nodes import Ints32, Node, subtree
+
+_FIRST_NUMBERS = 64
 
 
 @define(eq=False)
 class Radix:
-    """One radix tree of tokens for each namespace; a number is given to one node ever, 0 to the roots."""
+    """One radix tree of tokens for each namespace; a number is one node's at a time, 0 the roots'."""
 
     page_size_tokens: int
     roots: dict[str, Node] = field(factory=dict)
-    # Each node's parent by number; nodes under a root are left out.
-    parents: dict[int, int] = field(factory=dict)
-    _num_nodes_made: int = 0
+    # Each node's parent by number, 0 for those under a root; as many numbers as there ever were nodes at once.
+    _parents: Ints = field(factory=lambda: np.zeros(_FIRST_NUMBERS, np.int64))
+    _num_numbers: int = 1
+    _free_numbers: list[int] = field(factory=list)
+
+    @property
+    def parents(self) -> Ints:
+        """Return a read-only view of each node's parent by number [M], 0 for those under a root."""
+        view = self._parents[: self._num_numbers]
+        view.flags.writeable = False
+        return view
 
     def root(self, namespace: str) -> Node:
         """Return the root of `namespace`, a new one if it has none."""
@@ -33,9 +44,8 @@ class Radix:
 
     def grow(self, parent: Node, tokens: Ints32, now: int) -> Node:
         """Return a new child of `parent`, made `now`; it keeps `tokens`."""
-        self._num_nodes_made += 1
         end = parent.end + len(tokens)
-        node = Node(parent.namespace, self._num_nodes_made, parent, tokens, parent.end, end, created=now)
+        node = Node(parent.namespace, self._take_number(), parent, tokens, parent.end, end, created=now)
         self._link(node)
         return node
 
@@ -59,10 +69,18 @@ class Radix:
         """Remove a node without children."""
         assert leaf.parent is not None
         del leaf.parent.children[int(leaf.tokens[0])]
-        self.parents.pop(leaf.number, None)
+        self._parents[leaf.number] = 0
+        self._free_numbers.append(leaf.number)
 
     def _link(self, node: Node) -> None:
         assert node.parent is not None
         node.parent.children[int(node.tokens[0])] = node
-        if node.parent.number:
-            self.parents[node.number] = node.parent.number
+        self._parents[node.number] = node.parent.number
+
+    def _take_number(self) -> int:
+        if self._free_numbers:
+            return self._free_numbers.pop()
+        if self._num_numbers == len(self._parents):
+            self._parents = np.concatenate((self._parents, np.zeros_like(self._parents)))
+        self._num_numbers += 1
+        return self._num_numbers - 1

@@ -4,6 +4,7 @@
 # Invariant: every choice ends once: one row with a finish, or one entry in the outbox's `dropped`.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from attrs import define, field
@@ -11,12 +12,14 @@ from attrs import define, field
 from stages.messages import Finish, Submit, Usage
 from stages.scheduler.budget import Pressure
 from stages.scheduler.choice import Choice
+from stages.scheduler.decoding import Decoding
 from stages.scheduler.lifecycle import Phase, Signal
 from stages.scheduler.memory import Memory
 from stages.scheduler.nodes import Node
 from stages.scheduler.outbox import Outbox
 from stages.scheduler.sessions import Sessions
 from stages.scheduler.sharing import Sharing
+from stages.scheduler.waiting import routing_number
 
 
 @define(eq=False)
@@ -30,9 +33,11 @@ class Roster:
     outbox: Outbox
     requests: dict[str, dict[int, Choice]] = field(factory=dict)
     prefilling: dict[Choice, None] = field(factory=dict)
-    decoding: dict[Choice, None] = field(factory=dict)
+    decoding: Decoding = field(factory=Decoding)
     # In the order in which they come back.
     retracted: list[Choice] = field(factory=list)
+    # How many of each routing key run.
+    running_keys: Counter[int] = field(factory=Counter)
     # Ended or retracted while a step of theirs was out: how many tokens of each are known.
     _kept: dict[Choice, int | None] = field(factory=dict)
 
@@ -58,21 +63,23 @@ class Roster:
         """Take in a choice that was admitted for the first time."""
         key = choice.submit.key
         self.requests.setdefault(key.request_id, {})[key.choice] = choice
+        if choice.submit.session is not None:
+            self.sessions.began(choice.submit.session)
 
     def begin(self, choice: Choice, resume: Node | None) -> None:
         """Give `choice` its memory and begin the prefill of all its tokens from `resume`."""
         choice.on(Signal.ADMIT)
         self.memory.hold(choice, resume)
         self.prefilling[choice] = None
+        self.running_keys[routing_number(choice.submit.routing_key)] += 1
         self.sharing.began(choice)
 
     def sampled(self, choice: Choice) -> None:
         """Let a choice whose prompt is done decode."""
-        if choice.phase is Phase.PREFILLING:
-            choice.on(Signal.SAMPLE)
-            del self.prefilling[choice]
-            self.sharing.ended((choice,))
-            self.decoding[choice] = None
+        choice.on(Signal.SAMPLE)
+        del self.prefilling[choice]
+        self.sharing.ended(choice)
+        self.decoding.add(choice)
 
     # Invariant: nothing is in flight here, since what a choice gives back is handed out at once.
     def retract(self, choice: Choice) -> None:
@@ -81,6 +88,7 @@ class Roster:
         choice.on(Signal.RETRACT)
         choice.num_retractions += 1
         self.memory.release(choice, choice.num_tokens)
+        self.sharing.ended(choice)
         self.retracted.append(choice)
         self.retracted.sort(key=lambda other: (-other.rank, other.number))
 
@@ -104,25 +112,35 @@ class Roster:
         del self.requests[key.request_id][key.choice]
         if not self.requests[key.request_id]:
             del self.requests[key.request_id]
+        if choice.submit.session is not None:
+            self.sessions.ended(choice.submit.session)
         self._kept[choice] = num_kept
         if not choice.num_flights:
             self._release(choice)
 
     def landed(self, choice: Choice) -> None:
-        """Note that a step of `choice` is done."""
-        choice.num_flights -= 1
+        """Free what an ended choice held whose last step this was; Progress has noted the step."""
         if choice.phase is Phase.ENDED and not choice.num_flights:
             self._release(choice)
 
     def _release(self, choice: Choice) -> None:
         num_kept = self._kept.pop(choice)
         node = self.memory.release(choice, num_kept)
+        self.sharing.ended(choice)
         if node is not None and choice.submit.session is not None and num_kept is not None:
             self.sessions.pin(choice.submit.session, node)
 
     def _forget(self, choice: Choice) -> None:
         if self.prefilling.pop(choice, self) is None:
-            self.sharing.ended((choice,))
-        self.decoding.pop(choice, None)
+            self.sharing.left(choice)
+        self.decoding.discard(choice)
+        self.memory.progress.is_running[choice.slot] = False
         if choice.phase is Phase.RETRACTED:
             self.retracted.remove(choice)
+        else:
+            self._forget_key(routing_number(choice.submit.routing_key))
+
+    def _forget_key(self, key: int) -> None:
+        self.running_keys[key] -= 1
+        if not self.running_keys[key]:
+            del self.running_keys[key]

@@ -4,9 +4,10 @@ Prefill and decode are different graphs and take turns whenever both have rows, 
 step of the other; how long a prefill step may be beside decoding choices is pace.py's.
 """
 
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Sequence
+from itertools import compress
 
+import numpy as np
 from attrs import define
 
 from graphs.keys import Family
@@ -14,7 +15,7 @@ from graphs.step import Capacity
 from stages.messages import Finish
 from stages.scheduler.budget import Budget, Pressure
 from stages.scheduler.choice import Choice
-from stages.scheduler.compose import Row
+from stages.scheduler.compose import DecodeRows, Row
 from stages.scheduler.lifecycle import Phase
 from stages.scheduler.memory import Memory
 from stages.scheduler.pace import Pace
@@ -43,7 +44,7 @@ class Rows:
             return "prefill"
         return "decode" if roster.decoding else None
 
-    def of(self, family: Family, is_ahead: bool) -> list[Row]:
+    def of(self, family: Family, is_ahead: bool) -> Sequence[Row] | DecodeRows:
         """Return the rows of a step; none when finding memory ended them, or while it must wait for a flight.
 
         is_ahead says that a step is in flight: then nothing is retracted and nothing ended.
@@ -83,38 +84,37 @@ class Rows:
     def _prefill_row(self, choice: Choice, num_valid: int) -> Row:
         pages, slots = self.memory.first_copies(choice)
         captures = self.memory.take_captures(choice, choice.num_computed + num_valid)
+        if captures:
+            self.roster.sharing.capturing(choice, tuple(capture.position for capture in captures))
         return Row(choice, choice.num_computed, num_valid, pages, slots, captures)
 
     # --- decode -------------------------------------------------------------------------------------------------------
 
-    def _decode_rows(self, is_ahead: bool) -> list[Row]:
+    def _decode_rows(self, is_ahead: bool) -> DecodeRows:
         """Return a row for each decoding choice, by turns when they are more than a step holds; none without memory."""
-        decoding = self.roster.decoding
-        # One whose token in flight is its last has nothing more to run.
-        going_on = (choice for choice in decoding if choice.num_flights < choice.num_remaining)
-        chosen = list(islice(going_on, self.budget.max_decode_rows))
-        if is_ahead:
-            if not self._grow_ahead(chosen):
-                return []
-        else:
-            for choice in sorted(chosen, key=lambda choice: (-choice.rank, choice.number)):
+        decoding, progress = self.roster.decoding, self.memory.progress
+        chosen = decoding.rows()
+        goes_on = progress.goes_on(chosen.slots)
+        if len(chosen) > self.budget.max_decode_rows:
+            goes_on[np.flatnonzero(goes_on)[self.budget.max_decode_rows :]] = False
+        chosen = chosen.where(goes_on)
+        lacking = list(compress(chosen.choices, self.memory.lacks_pages(chosen.slots).tolist()))
+        if lacking and is_ahead and not self._grow_ahead(lacking):
+            return DecodeRows((), chosen.slots[:0])
+        if lacking and not is_ahead:
+            for choice in sorted(lacking, key=lambda choice: (-choice.rank, choice.number)):
                 if choice.phase is Phase.DECODING:
                     self._grow(choice)
-            chosen = [choice for choice in chosen if choice.phase is Phase.DECODING]
+            chosen = chosen.where(np.array([choice.phase is Phase.DECODING for choice in chosen.choices], np.bool_))
         if len(chosen) < len(decoding):
-            for choice in chosen:
-                del decoding[choice]
-                decoding[choice] = None
-        return [self._decode_row(choice) for choice in chosen]
-
-    def _decode_row(self, choice: Choice) -> Row:
-        """Return the row that reads the choice's newest token, which may still be in flight."""
-        position = choice.num_tokens - 1 + choice.num_flights
-        return Row(choice, position, 1, slot_copies=self.memory.shadow(choice, position))
+            decoding.to_back(chosen.choices)
+        # Each reads its newest token, which may still be in flight.
+        start = progress.num_ahead(chosen.slots) - 1
+        return DecodeRows(chosen.choices, chosen.slots, start, self.memory.shadow(chosen.slots, start))
 
     def _grow(self, choice: Choice) -> None:
         """Give a decoding choice the page of its newest token, retracting others until there is one."""
-        while self.memory.lacks_pages(choice):
+        while self.memory.lacks_page(choice):
             if not self.budget.can_ever_fit(choice.num_tokens):
                 self.roster.end(choice, Finish("abort", message=OUT_OF_MEMORY, status=500))
                 return
@@ -130,9 +130,8 @@ class Rows:
             if victim is choice:
                 return
 
-    def _grow_ahead(self, chosen: Iterable[Choice]) -> bool:
+    def _grow_ahead(self, lacking: Sequence[Choice]) -> bool:
         """Give each choice the page it lacks; returns False, giving none, where it takes a retraction or an end."""
-        lacking = [choice for choice in chosen if self.memory.lacks_pages(choice)]
         if len(lacking) > self.memory.num_room_pages:
             return False
         if not all(self.budget.can_ever_fit(choice.num_tokens + choice.num_flights) for choice in lacking):

@@ -8,12 +8,17 @@ from numpy.typing import NDArray
 from graphs.step import Ints
 
 Keys = NDArray[Any]
+# So many are sorted as fast as they are looked through.
+_FEW = 64
 
 
 def smallest(keys: Keys, limit: int) -> Ints:
     """Return the indices of the `limit` smallest of keys[N], smallest first, equal ones in order of index."""
     if limit >= len(keys):
         return np.argsort(keys, kind="stable")
+    if limit == 1:
+        # The usual question while one place is free, and many equal keys make a partition slow.
+        return np.array([keys.argmin()])
     below, level = _split(keys, limit)
     chosen = np.concatenate((below, level[: limit - len(below)]))
     return chosen[np.argsort(keys[chosen], kind="stable")]
@@ -21,8 +26,8 @@ def smallest(keys: Keys, limit: int) -> Ints:
 
 def smallest_pairs(first: Keys, second: Keys, limit: int) -> Ints:
     """Return the indices of the `limit` smallest pairs (first[N], second[N]), equal ones in order of index."""
-    if limit >= len(first):
-        return np.lexsort((second, first))
+    if limit >= len(first) or len(first) <= _FEW:
+        return np.lexsort((second, first))[:limit]
     below, level = _split(first, limit)
     below = below[np.lexsort((second[below], first[below]))]
     return np.concatenate((below, level[smallest(second[level], limit - len(below))]))

@@ -3,10 +3,10 @@
 A choice about to be let in whose prompt agrees with one that is being prefilled, further than the cache reaches, is
 *deferred*: the one that runs, its leader, is asked for a snapshot at the last grid point they share, and when that has
 landed (or the leader is gone) the follower is looked at again and resumes there. Others overtake it meanwhile, for no
-longer than the leader's prefill takes.
+longer than the leader's prefill takes. A leader that is cancelled leads on until its step in flight has landed: what
+that step computed is the tree's then.
 """
 
-from collections.abc import Iterable
 from typing import Protocol
 
 from attrs import define, field
@@ -41,6 +41,8 @@ class Sharing:
     _followers: dict[Choice, list[tuple[int, ChoiceKey]]] = field(factory=dict)
     # Prompts being prefilled by namespace and first grid of tokens: only those can have a snapshot in common.
     _leaders: dict[tuple[str, bytes], dict[Choice, int]] = field(factory=dict)
+    # Where a leader's step in flight takes snapshots.
+    _coming: dict[Choice, tuple[int, ...]] = field(factory=dict)
 
     def began(self, choice: Choice) -> None:
         """Note a prefill that begins at num_computed of its prompt."""
@@ -48,6 +50,10 @@ class Sharing:
             self._leaders.setdefault(self._group(choice.submit.namespace, choice.prompt), {})[choice] = (
                 choice.num_computed
             )
+
+    def capturing(self, leader: Choice, positions: tuple[int, ...]) -> None:
+        """Note the snapshots that the leader's next step takes."""
+        self._coming[leader] = positions
 
     def defers(self, submit: Submit, prompt: Ints32, num_cached: int) -> bool:
         """Return whether `submit` had better wait for a prefill under way, having made it wait."""
@@ -57,13 +63,14 @@ class Sharing:
         for leader, start in self._leaders.get(self._group(submit.namespace, prompt), {}).items():
             shared = min(num_agreeing(leader.prompt, prompt), len(prompt) - 1, len(leader.prompt) - 1)
             point = start + (shared - start) // self.grid_tokens * self.grid_tokens
-            is_ahead = point > leader.num_written or point in leader.captures
+            is_asked = point in leader.captures or point in self._coming.get(leader, ())
+            is_ahead = point > leader.num_written or is_asked
             if is_ahead and point >= num_cached + MIN_SHARED_TOKENS and (best is None or point > best[0]):
                 best = point, leader
         if best is None:
             return False
         point, leader = best
-        if point not in leader.captures:
+        if point > leader.num_written and point not in leader.captures:
             leader.captures = sorted([*leader.captures, point])
         self._followers.setdefault(leader, []).append((point, submit.key))
         self.waiting.defer(submit.key)
@@ -71,6 +78,7 @@ class Sharing:
 
     def landed(self, leader: Choice, position: int) -> None:
         """Let those go on that waited for no more than the leader's first `position` tokens."""
+        self._coming.pop(leader, None)
         still = []
         for point, key in self._followers.pop(leader, ()):
             if point <= position:
@@ -80,14 +88,18 @@ class Sharing:
         if still:
             self._followers[leader] = still
 
-    def ended(self, leaders: Iterable[Choice]) -> None:
-        """Let everybody go on who waited for choices that prefill no more."""
-        for leader in leaders:
-            group = self._group(leader.submit.namespace, leader.prompt)
-            if (found := self._leaders.get(group)) is not None and found.pop(leader, None) is not None and not found:
-                del self._leaders[group]
-            for _, key in self._followers.pop(leader, ()):
-                self.waiting.undefer(key)
+    def left(self, leader: Choice) -> None:
+        """Let nobody follow a choice that prefills no more."""
+        group = self._group(leader.submit.namespace, leader.prompt)
+        if (found := self._leaders.get(group)) is not None and found.pop(leader, None) is not None and not found:
+            del self._leaders[group]
+
+    def ended(self, leader: Choice) -> None:
+        """Let everybody go on who waited for a choice that prefills no more and has nothing in flight."""
+        self.left(leader)
+        self._coming.pop(leader, None)
+        for _, key in self._followers.pop(leader, ()):
+            self.waiting.undefer(key)
 
     def _group(self, namespace: str, prompt: Ints32) -> tuple[str, bytes]:
         return namespace, prompt[: self.grid_tokens].tobytes()

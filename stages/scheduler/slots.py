@@ -5,6 +5,7 @@ from attrs import define, field
 
 from graphs.step import Floats, Ints, SamplingRows
 from stages.messages import Submit
+from stages.scheduler.progress import Flags
 
 _SEED_BITS = (1 << 63) - 1
 
@@ -24,6 +25,9 @@ class SlotTable:
     _top_p: Floats = field(init=False)
     _min_p: Floats = field(init=False)
     _seed: Ints = field(init=False)
+    # What a row asks of a graph's last part.
+    _is_drawn: Flags = field(init=False)
+    _wants_best: Flags = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._pages = np.zeros((self.num_slots, self.max_pages), np.int64)
@@ -32,6 +36,8 @@ class SlotTable:
         self._top_p = np.ones(self.num_slots, np.float32)
         self._min_p = np.zeros(self.num_slots, np.float32)
         self._seed = np.zeros(self.num_slots, np.int64)
+        self._is_drawn = np.zeros(self.num_slots, np.bool_)
+        self._wants_best = np.zeros(self.num_slots, np.bool_)
 
     def fill(self, slot: int, submit: Submit, pages: list[int]) -> None:
         """Give `slot` the sampling of `submit` and its first pages."""
@@ -42,6 +48,8 @@ class SlotTable:
         self._top_p[slot] = sampling.top_p
         self._min_p[slot] = sampling.min_p
         self._seed[slot] = submit.seed & _SEED_BITS
+        self._is_drawn[slot] = sampling.temperature > 0
+        self._wants_best[slot] = submit.num_top_logprobs > 0
 
     def add_page(self, slot: int, index: int, page: int) -> None:
         """Make `page` the slot's page number `index`."""
@@ -55,13 +63,24 @@ class SlotTable:
         self._top_p[slot] = 1
         self._min_p[slot] = 0
         self._seed[slot] = 0
+        self._is_drawn[slot] = self._wants_best[slot] = False
 
     def page_table(self, slots: Ints, num_pages: int) -> Ints:
         """Return the first num_pages pages of slots[B], giving a copy [B, P]."""
         return self._pages[slots, :num_pages]
+
+    def variant(self, slots: Ints) -> str:
+        """Return the variant that serves slots[B], all of which sample."""
+        return variant_name(bool(self._is_drawn[slots].any()), bool(self._wants_best[slots].any()))
 
     def sampling(self, slots: Ints) -> SamplingRows:
         """Return the sampling parameters of slots[B], each a copy [B]."""
         return SamplingRows(
             self._temperature[slots], self._top_k[slots], self._top_p[slots], self._min_p[slots], self._seed[slots]
         )
+
+
+def variant_name(is_drawn: bool, wants_best: bool) -> str:
+    """Return the variant for rows that are drawn or greedy, with their best alternatives or without."""
+    base = "sample" if is_drawn else "greedy"
+    return f"{base}_logprobs" if wants_best else base

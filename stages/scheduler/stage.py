@@ -77,8 +77,7 @@ async def _turn(
                 core.cancel(message)
             case Drain():
                 channels.admission.close()
-                # What was accepted is finished.
-                core.is_paused = False
+                core.drain()
             case StepDone():
                 core.complete(message.step, message.output)
                 stats_send.send(Record("device_s", message.output.device_s))

@@ -2,7 +2,7 @@
 
 from attrs import define, field, frozen
 
-from stages.scheduler.eviction import Eviction
+from stages.scheduler.eviction import Eviction, Key
 from stages.scheduler.nodes import DEVICE, Held, Node, Snapshot, path_to
 from stages.scheduler.ranking import Ranking
 
@@ -90,6 +90,14 @@ class Tier:
         self.num_pages -= held.snapshot.num_pages
         held.snapshot = None
 
+    def worth(self, node: Node) -> Key:
+        """Return the place of the node's snapshot in the order of eviction: the smallest goes first."""
+        return (not node.goes_first, *self.eviction.key(node.facts(node.snapshot_access)))
+
+    def goes_before(self, node: Node, limit: Key | None) -> bool:
+        """Return whether what the node has here is worth less than `limit`; without a snapshot it is worth nothing."""
+        return limit is None or self.held(node).snapshot is None or self.worth(node) < limit
+
     def refresh(self, node: Node) -> None:
         """Bring totals and rankings up to date with `node`."""
         self.refresh_pages(node)
@@ -113,8 +121,7 @@ class Tier:
         self.num_evictable_snapshots += num_snapshots - held.num_evictable_snapshots
         held.num_evictable_snapshots = num_snapshots
         if num_snapshots:
-            key = self.eviction.key(node.facts(node.snapshot_access))
-            self.snapshots.place(node, (not node.goes_first, *key))
+            self.snapshots.place(node, self.worth(node))
         else:
             self.snapshots.remove(node)
 

@@ -17,7 +17,7 @@ import hashlib
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -66,8 +66,8 @@ class WatchingTree(Protocol):
         """End a watch."""
         ...
 
-    def parents(self) -> Mapping[int, int]:
-        """Return the tree's own map from a node's number to its parent's, nothing for children of a root."""
+    def parents(self) -> Ints:
+        """Return the tree's own array of each node's parent [M], by number: 0 for the children of a root."""
         ...
 
 

@@ -32,15 +32,12 @@ class Watch:
     num_matched: int = 0
     usable_tokens: int = 0
     node: int = 0
+    # Where it stands, in the group of the first token that the tree does not have, or of -1 when it has all.
     place: "Place | None" = None
+    group: int = _NO_TOKEN
     # The root when the tree has nothing to resume at.
     resume: Node | None = None
     told: tuple[int, int] = (0, 0)
-
-    @property
-    def next_token(self) -> int:
-        """Return the first token that the tree does not have, or -1 when it has all."""
-        return int(self.tokens[self.num_matched]) if self.num_matched < len(self.tokens) else _NO_TOKEN
 
     def is_beneath(self, node: Node) -> bool:
         """Return whether it stands in `node` or further down."""
@@ -166,10 +163,14 @@ class Watches:
     def _put(self, watch: Watch, node: Node, position: int) -> None:
         self._lift(watch)
         watch.num_matched, watch.node = position, node.number
+        watch.group = int(watch.tokens[position]) if position < len(watch.tokens) else _NO_TOKEN
         places = self._places.setdefault(node, {})
-        watch.place = places.setdefault(position, Place(node, position))
-        watch.place.num_watches += 1
-        watch.place.groups.setdefault(watch.next_token, {})[watch] = None
+        place = places.get(position)
+        if place is None:
+            place = places[position] = Place(node, position)
+        watch.place = place
+        place.num_watches += 1
+        place.groups.setdefault(watch.group, {})[watch] = None
         self._changed[watch] = None
 
     def _lift(self, watch: Watch) -> None:
@@ -177,10 +178,10 @@ class Watches:
         if place is None:
             return
         place.num_watches -= 1
-        group = place.groups[watch.next_token]
+        group = place.groups[watch.group]
         del group[watch]
         if not group:
-            del place.groups[watch.next_token]
+            del place.groups[watch.group]
         if not place.groups:
             del self._places[place.node][place.position]
             if not self._places[place.node]:

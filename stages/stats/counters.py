@@ -8,7 +8,8 @@
 | completion_tokens | generated tokens | scheduler |
 | steps_prefill, steps_decode | finished steps | scheduler |
 | device_s | seconds the device worked | scheduler |
-| retractions | choices that gave their memory back and were computed again | scheduler |
+| retractions | choices that gave their memory back because a running one found none, to be computed again | scheduler |
+| preemptions | choices that gave way to a better priority, to be computed again | scheduler |
 """
 
 from collections import defaultdict, deque

@@ -1,4 +1,4 @@
-"""Hundreds of requests of every kind over real sockets, a third of them dropped at random moments: nothing is left."""
+"""Hundreds of requests of every kind over real sockets, many of them dropped at random moments: nothing is left."""
 
 import gc
 import json
@@ -10,8 +10,9 @@ import trio
 import trnrt.serve
 from stages.detokenizer.choice import Choice
 from stages.messages import Submit
+from tests.sim.history_device import continuation
 from tests.small_server import small_server
-from trnrt.serve import drain, serve
+from trnrt.serve import Server, drain, serve
 
 NUM_REQUESTS = 500
 AT_ONCE = 40
@@ -78,6 +79,24 @@ def num_tasks() -> int:
     return count(root)
 
 
+async def nothing_is_left(server: Server, tasks_before: int) -> None:
+    """Wait for the engine to be idle and check that no request left anything; sessions may have pins."""
+    assert server.core is not None
+    with trio.fail_after(10):
+        while not server.core.is_idle or num_tasks() > tasks_before:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+    load = server.load()
+    assert (load.running, load.waiting, load.used_slots) == (0, 0, 0)
+    if not server.core.sessions.num_pinned:
+        assert load.used_pages == load.evictable_pages
+    assert load.used_snapshots <= load.total_snapshots
+    assert not server.serving.live_ids
+    assert not server.serving.services.rendering
+    assert live(Submit) == 0
+    assert live(Choice) == 0
+
+
 @pytest.fixture(autouse=True)
 def thawed(monkeypatch: pytest.MonkeyPatch) -> None:
     # serve() freezes the collector, which would hide what is counted here.
@@ -96,18 +115,118 @@ async def test_after_500_requests_a_third_of_them_dropped_everything_is_back() -
             async with trio.open_nursery() as batch:
                 for seed in range(first, min(first + AT_ONCE, NUM_REQUESTS)):
                     batch.start_soon(one_request, server.port, seed, outcomes)
-        assert server.core is not None
-        with trio.fail_after(10):
-            while not server.core.is_idle or num_tasks() > tasks_before:  # noqa: ASYNC110
-                await trio.sleep(0.01)
-
-        load = server.load()
-        assert (load.running, load.waiting, load.used_pages - load.evictable_pages, load.used_slots) == (0, 0, 0, 0)
-        assert not server.serving.live_ids
-        assert live(Submit) == 0
-        assert live(Choice) == 0
+        await nothing_is_left(server, tasks_before)
         assert len(outcomes) == NUM_REQUESTS
         assert outcomes.count("left") > 50
         assert outcomes.count("200") > 200
+
+        await drain(server)
+
+
+# --- conversations --------------------------------------------------------------------------------------------------
+
+NUM_CONVERSATIONS = 120
+VOCABULARY = 2500
+
+
+async def converse(server: Server, seed: int, outcomes: list[str]) -> None:
+    """Ask turn after turn, each with all that was said before; every answer is checked token by token."""
+    rng = random.Random(seed)
+    shared = rng.randint(0, 2)
+    history = [(shared * 1000 + index) % VOCABULARY for index in range(rng.choice([1, 64, 70, 128, 150]))]
+    for turn in range(rng.randint(1, 4)):
+        history += [rng.randrange(VOCABULARY) for _ in range(rng.choice([1, 2, 30, 64]))]
+        rid, length = f"c{seed}_{turn}", rng.randint(1, 40)
+        if len(history) + length > 512:
+            return
+        body: dict[str, object] = {
+            "input_ids": history,
+            "rid": rid,
+            "sampling_params": {"temperature": 0, "max_new_tokens": length},
+            "priority": rng.choice([None, -20, 0, 20]),
+            "cache_salt": rng.choice(["", "", "pepper"]),
+            "session_id": rng.choice([None, f"s{seed}", f"s{seed % 5}"]),
+        }
+        patience_s = rng.random() * 0.1 if rng.random() < 0.2 else 60
+        with trio.move_on_after(patience_s) as scope:
+            assert server.port is not None
+            status, content = await post(server.port, "/generate", body)
+        if scope.cancelled_caught:
+            outcomes.append("left")
+            continue
+        outcomes.append(str(status))
+        if status == 503:
+            continue
+        assert status == 200, content
+        answer = json.loads(content)
+        token_ids = answer["output_ids"]
+        assert tuple(token_ids) == continuation(tuple(history), len(token_ids), server.device.capacity.vocab_size)
+        if answer["meta_info"]["finish_reason"]["type"] == "abort":
+            outcomes.append("aborted")
+            return
+        assert len(token_ids) == length or answer["meta_info"]["finish_reason"]["type"] == "stop"
+        assert answer["meta_info"]["cached_tokens"] < len(history)
+        history += token_ids
+
+
+async def disturb(server: Server, seed: int) -> None:
+    """Order what an operator may order at any moment, for ever."""
+    rng = random.Random(seed)
+    orders: list[tuple[str, dict[str, object]]] = [
+        ("/flush_cache?timeout=0.05", {}),
+        ("/pause_generation", {"mode": "retract"}),
+        ("/pause_generation", {"mode": "in_place"}),
+        ("/open_session", {"timeout": 0.01}),
+    ]
+    while True:
+        await trio.sleep(rng.random() * 0.05)
+        orders[3:] = [("/abort_request", {"rid": f"c{rng.randrange(NUM_CONVERSATIONS)}_{rng.randrange(3)}"})]
+        orders.append(("/open_session", {"session_id": f"s{rng.randrange(5)}", "timeout": 0.05}))
+        orders.append(("/close_session", {"session_id": f"s{rng.randrange(5)}"}))
+        path, body = rng.choice(orders)
+        assert server.port is not None
+        status, content = await post(server.port, path, body)
+        assert status in (200, 400), content
+        if "pause" in path:
+            await trio.sleep(rng.random() * 0.02)
+            assert (await post(server.port, "/continue_generation", {}))[0] == 200
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+async def test_after_conversations_with_sessions_priorities_host_memory_and_orders_everything_is_back(overlap: bool):
+    server = small_server(
+        lambda step: 0.0,
+        num_host_pages=12,
+        num_host_slots=4,
+        max_running_requests=4,
+        max_total_tokens=1024,
+        max_queued_requests=24,
+        snapshot_slots=6,
+        # Lets in more than fits, so that choices are retracted too.
+        schedule_conservativeness=0.0,
+        enable_priority_scheduling=True,
+        disable_overlap_schedule=not overlap,
+    )
+    outcomes: list[str] = []
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, server)
+        tasks_before = num_tasks()
+        async with trio.open_nursery() as disturbing:
+            disturbing.start_soon(disturb, server, 7)
+            for first in range(0, NUM_CONVERSATIONS, AT_ONCE):
+                async with trio.open_nursery() as batch:
+                    for seed in range(first, first + AT_ONCE):
+                        batch.start_soon(converse, server, seed, outcomes)
+            disturbing.cancel_scope.cancel()
+        assert server.port is not None
+        assert (await post(server.port, "/continue_generation", {}))[0] == 200
+        await nothing_is_left(server, tasks_before)
+        assert (await post(server.port, "/flush_cache?timeout=10", {}))[0] == 200
+        load = server.load()
+        assert (load.used_pages, load.used_snapshots, load.used_host_pages, load.used_host_snapshots) == (0, 0, 0, 0)
+        totals = server.stats.snapshot(trio.current_time()).totals
+        assert outcomes.count("200") > 100
+        for name in ("retractions", "preemptions", "cached_tokens_device", "cached_tokens_host"):
+            assert totals[name] > 0, name
 
         await drain(server)

@@ -1,6 +1,7 @@
 """Runs a whole engine under trio's virtual clock with a seeded task order: the same seed gives the same run."""
 
 import gc
+import math
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,8 +13,9 @@ from graphs.keys import Buckets, doubling
 from graphs.step import Capacity, Device
 from stages.channels import Channels, open_mailbox
 from stages.engine.local import LocalEngine
+from stages.engine.port import Order
 from stages.executor.runner import Runner
-from stages.messages import Cancel, ChoiceKey, Ended, Event, Sampling, Submit, TextForm
+from stages.messages import Cancel, ChoiceKey, CommandResult, Ended, Event, Sampling, Submit, TextForm
 from stages.scheduler.core import SchedulerCore
 from stages.settings import SchedulerSettings
 from stages.stats.stage import Stats
@@ -70,6 +72,12 @@ def submit(
     seed: int = 0,
     logprobs: bool = False,
     num_top_logprobs: int = 0,
+    stop: tuple[str, ...] = (),
+    priority: int | None = None,
+    namespace: str = "",
+    session: str | None = None,
+    routing_key: str | None = None,
+    wait_until_s: float = math.inf,
 ) -> Submit:
     """Return a Submit with defaults; without a mailbox its events have nowhere to go."""
     return Submit(
@@ -80,12 +88,17 @@ def submit(
         max_new_tokens=max_new_tokens,
         min_new_tokens=min_new_tokens,
         stop_token_ids=stop_token_ids,
-        stop=(),
+        stop=stop,
         form=TextForm(),
         in_reasoning=False,
         logprobs=logprobs,
         num_top_logprobs=num_top_logprobs,
         mailbox=mailbox if mailbox is not None else open_mailbox(1, 1)[0],
+        priority=priority,
+        namespace=namespace,
+        session=session,
+        routing_key=routing_key,
+        wait_until_s=wait_until_s,
     )
 
 
@@ -154,6 +167,10 @@ class SimEngine:
         """Post a Cancel."""
         self.channels.scheduler_send.send_nowait(order)
 
+    async def order(self, order: Order) -> CommandResult:
+        """Give an operator's order and wait for its result."""
+        return await self.engine.command(order)
+
     def assert_all_returned(self) -> None:
         """Check that nothing is held of any request that ever ran."""
         load = self.core.load()
@@ -179,4 +196,6 @@ async def sim_engine(
     async with virtual_engine(settings, device, runner=runner) as parts:
         engine = SimEngine(parts.core, parts.channels, parts.engine, parts.stats, parts.known)
         yield engine
+    # What sessions pin stays pinned for as long as the engine lives.
+    engine.core.sessions.unpin_all()
     engine.assert_all_returned()

@@ -1,5 +1,6 @@
 """The queue's limits, and who makes room for whom when it is full."""
 
+import weakref
 from typing import Any
 
 import pytest
@@ -134,12 +135,24 @@ def test_one_that_left_and_came_back_better_is_as_good_as_it_is_now():
 
 def test_a_queue_keeps_nothing_of_those_who_left():
     queue, _ = queue_of(4, rank=priority_of)
+    left: weakref.WeakSet[Submit] = weakref.WeakSet()
     for index in range(1000):
         queue.send_nowait((order_of(str(index)),))
-        queue.take(ChoiceKey(str(index), 0))
+        left.add(queue.take(ChoiceKey(str(index), 0)))
+    assert not left, "a prompt, and its mailbox, is kept by the order of the worst"
     assert len(queue._worst) < 100
     assert queue._choices == {}
     assert queue.take_fresh() == []
+
+
+def test_whoever_left_is_held_by_nothing_of_the_queue_and_with_it_its_mailbox_and_prompt():
+    queue, _ = queue_of(4, rank=priority_of)
+    order = order_of("a")
+    left = weakref.ref(order)
+    queue.send_nowait((order,))
+    del order
+    queue.take(ChoiceKey("a", 0))
+    assert left() is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans()), max_size=60))

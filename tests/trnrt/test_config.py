@@ -49,6 +49,10 @@ def test_a_preset_alone_changes_what_it_names() -> None:
         (["--preset", "huge"], "--preset"),
         (["--config", "/does/not/exist.toml"], "--config"),
         (["--write-timeout", "nan"], "--write-timeout"),
+        (["--host-cache-gb", "inf"], "--host-cache-gb.*finite"),
+        (["--host-cache-gb", "1e30"], "--host-cache-gb: must be at most"),
+        (["--snapshot-slots", "1" + "0" * 23], "--snapshot-slots: must be at most"),
+        (["--default-priority-value", "-1" + "0" * 23], "--default-priority-value: must be at most"),
     ],
 )
 def test_a_wrong_flag_is_named(argv: list[str], name: str) -> None:
@@ -104,3 +108,12 @@ def test_an_order_of_equals_goes_with_priorities(policy: str) -> None:
 def test_the_order_by_priority_switches_priorities_on() -> None:
     assert load_config(["--schedule-policy", "priority"], {}).enable_priority_scheduling
     assert not load_config([], {}).enable_priority_scheduling
+
+
+def test_a_secret_is_never_shown_only_that_it_is_set() -> None:
+    config = Config(api_key="sesame", ssl_keyfile_password="open")
+
+    shown = config.flags()
+
+    assert (shown["api_key"], shown["ssl_keyfile_password"], shown["admin_api_key"]) == ("***", "***", None)
+    assert "sesame" not in f"{shown}{config}"

@@ -120,6 +120,15 @@ async def test_a_signal_before_the_server_is_ready_drains_it() -> None:
     assert server.phase == "draining"
 
 
+async def test_a_signal_while_a_stage_has_failed_adds_nothing_to_the_failure() -> None:
+    server = slow_server(drain_timeout=0.0)
+    server.channels.scheduler_receive.close()
+
+    await drain(server)
+
+    assert server.http_shutdown.is_set()
+
+
 async def test_what_still_runs_at_the_end_of_the_drain_is_told_at_once() -> None:
     server = slow_server(drain_timeout=0.0)
     answers: list[str] = []

@@ -41,6 +41,12 @@ def test_nothing_is_left_to_decide_after_resolving() -> None:
     assert open_still == [
         "config",
         "request_timeout",
+        "uds",
+        "ssl_certfile",
+        "ssl_keyfile",
+        "ssl_keyfile_password",
+        "api_key",
+        "admin_api_key",
         "max_queued_tokens",
         "queue_timeout",
         "max_token_gap",

@@ -30,6 +30,12 @@ def test_every_running_request_has_a_slot_and_a_bucket() -> None:
         assert max(settings.buckets.prefill_batch) <= rows
 
 
+def test_no_chunk_is_longer_than_the_context() -> None:
+    settings = graph_settings(Config(chunked_prefill_size=10**12, max_total_tokens=65_536), MODEL)
+
+    assert settings.buckets.tokens == (64, 8192)
+
+
 def test_without_the_prefix_cache_a_row_has_one_slot_and_snapshots_have_none() -> None:
     settings = graph_settings(
         Config(max_running_requests=4, max_total_tokens=65_536, disable_radix_cache=True, snapshot_slots=9), MODEL

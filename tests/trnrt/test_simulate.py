@@ -80,6 +80,15 @@ def test_each_setting_of_a_comparison_has_its_flags_over_those_given(capsys: pyt
     assert results["fcfs"]["duration_s"] != results["fcfs:max-running-requests=2"]["duration_s"]
 
 
+def test_a_setting_of_a_comparison_may_hold_a_json_object(capsys: pytest.CaptureFixture[str]):
+    parameters = '{"threshold": 64, "next_prompt_estimate": 8}'
+    compare = f"lpm,fcfs:radix-eviction-policy=tlru:radix-eviction-policy-config={parameters}"
+
+    results = simulated(capsys, *BURST, "--compare", compare)
+
+    assert [one["settings"]["radix_eviction_policy_config"] for one in results.values()] == [None, parameters]  # type: ignore[index]
+
+
 def test_a_file_of_requests_is_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "requests.jsonl"
     rows = [{"timestamp": 1000 * n, "input_length": 600, "output_length": 3, "hash_ids": [0, n + 1]} for n in range(4)]
@@ -108,6 +117,12 @@ def test_a_picture_alone_is_written_where_svg_says(tmp_path: Path, capsys: pytes
         (["--compare", "fcfs:port=3"], "--compare.*port"),
         (["--compare", "fcfs:max-running-requests=0"], "--compare.*max-running-requests"),
         (["--compare", "fcfs:radix-eviction-policy=best"], "--compare.*radix-eviction-policy"),
+        (["--compare", ""], "--compare: a setting is empty"),
+        (["--compare", ",lpm"], "--compare: a setting is empty"),
+        (["--compare", "placement=best"], "--compare: placement: expected one of turns, grid"),
+        (["--compare", "placement=grid:disable-radix-cache=true"], "--compare: placement"),
+        (["--host-cache-gb", "1e-3"], "--host-cache-gb"),
+        (["--host-cache-gb", "1e30"], "--host-cache-gb"),
         (["--num-requests", "0"], "--num-requests"),
         (["--load", "0"], "--load"),
         (["--load", "nan"], "--load"),

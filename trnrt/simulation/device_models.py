@@ -22,6 +22,7 @@ from trnrt.simulation.traces import VOCAB_SIZE
 
 SMALLEST_CHUNK_TOKENS = 64
 SMALLEST_ROW_PAGES = 4
+MAX_PAGES = 2**24
 # Of the host cache's bytes, those for snapshots; the rest is for pages.
 HOST_SNAPSHOT_SHARE = 0.5
 
@@ -88,8 +89,12 @@ class DeviceModel:
                 f"{self.slot_bytes / 1e6:g} MB leave {max(0, num_pages)} pages of {self.memory_bytes / 1e9:g} GB"
             )
         row_pages = min(num_pages, math.ceil(self.context_length_tokens / self.page_size_tokens))
-        host_slot_bytes = host_cache_bytes * HOST_SNAPSHOT_SHARE if cache is not None else 0.0
-        host_page_bytes = host_cache_bytes - host_slot_bytes if cache is not None else 0.0
+        num_host_pages, num_host_slots = self._host_sizes(host_cache_bytes if cache is not None else 0.0)
+        if max(num_pages, num_host_pages) > MAX_PAGES:
+            raise ConfigError(
+                f"--device-model, --max-total-tokens, --host-cache-gb: {num_pages} pages and {num_host_pages} in host "
+                f"memory are more than the {MAX_PAGES} that can be simulated"
+            )
         chunk = settings.chunked_prefill_size_tokens
         return Capacity(
             num_pages=num_pages + 1,
@@ -104,9 +109,20 @@ class DeviceModel:
             vocab_size=VOCAB_SIZE,
             context_length_tokens=row_pages * self.page_size_tokens,
             max_top_logprobs=1,
-            num_host_pages=1 + int(host_page_bytes // (self.page_size_tokens * self.host_token_bytes)),
-            num_host_slots=1 + int(host_slot_bytes // self.host_slot_bytes),
+            num_host_pages=1 + num_host_pages,
+            num_host_slots=1 + num_host_slots,
         )
+
+    def _host_sizes(self, host_cache_bytes: float) -> tuple[int, int]:
+        """Return the pages and slots of host memory; raises ConfigError when it is given and too little for one."""
+        slot_bytes = host_cache_bytes * HOST_SNAPSHOT_SHARE
+        num_pages = int((host_cache_bytes - slot_bytes) // (self.page_size_tokens * self.host_token_bytes))
+        num_slots = int(slot_bytes // self.host_slot_bytes)
+        if host_cache_bytes and not (num_pages and num_slots):
+            raise ConfigError(
+                f"--host-cache-gb: {host_cache_bytes / 1e9:g} is too little to hold one page and snapshot"
+            )
+        return num_pages, num_slots
 
 
 @frozen(kw_only=True)
@@ -255,9 +271,10 @@ def load_device_model(name: str) -> DeviceModel:
         raise ConfigError(f"--device-model: {name!r} is none of {known} and no file: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(f"--device-model: {name}: not JSON: {error}") from None
-    if not isinstance(table, dict) or table.get("kind") not in _KINDS:
+    kind = table.pop("kind", None) if isinstance(table, dict) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise ConfigError(f"--device-model: {name}: kind: expected one of {', '.join(_KINDS)}")
-    return _from_table(_KINDS[table.pop("kind")], table, f"--device-model: {name}")
+    return _from_table(_KINDS[kind], table, f"--device-model: {name}")
 
 
 def _from_table(kind: type[DeviceModel], table: dict[str, Any], where: str) -> DeviceModel:

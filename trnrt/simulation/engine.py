@@ -8,7 +8,7 @@ import trio
 from attrs import define, field
 
 from graphs.step import Device
-from stages.channels import Channels, open_channels
+from stages.channels import Channels
 from stages.engine.local import LocalEngine
 from stages.executor.runner import Runner, SimRunner
 from stages.executor.stage import run_executor
@@ -17,6 +17,7 @@ from stages.scheduler.core import SchedulerCore
 from stages.scheduler.stage import run_scheduler
 from stages.settings import SchedulerSettings
 from stages.stats.stage import Stats, open_stats, run_stats
+from trnrt.scheduling import engine_channels
 
 
 class StatsStage(Protocol):
@@ -48,7 +49,7 @@ async def virtual_engine(
     stats_stage: StatsStage = run_stats,
 ) -> AsyncIterator[VirtualEngine]:
     """Run an engine for the block, then drain it; the block's end is only passed once everything has ended."""
-    channels = open_channels(settings.max_queued_requests)
+    channels = engine_channels(settings)
     stats = open_stats()
 
     async def scheduler(*, task_status: trio.TaskStatus[SchedulerCore]) -> None:

@@ -10,7 +10,7 @@ earlier answer is known from its hash ids only: never from the simulated answer.
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import orjson
@@ -20,6 +20,8 @@ from stages.errors import ConfigError
 from trnrt.simulation.traces import FIRST_TOKEN, VOCAB_SIZE, Conversation, Trace, Turn
 
 BLOCK_TOKENS = 512
+# Of one prompt or answer: far beyond any context, and little enough to hold.
+MAX_TOKENS = 2**24
 # Streams of random numbers: blocks by hash id, tails by line.
 _BLOCK, _TAIL = 0, 1
 
@@ -56,7 +58,7 @@ def _request(line: bytes, number: int, where: str) -> Conversation:
     input_tokens = _count(row, "input_length", 1, where)
     output_tokens = _count(row, "output_length", 0, where)
     hash_ids = row.get("hash_ids", [])
-    if not isinstance(hash_ids, list) or not all(isinstance(one, int) and one >= 0 for one in hash_ids):
+    if not isinstance(hash_ids, list) or not all(_is_whole(one) and one >= 0 for one in hash_ids):
         raise ConfigError(f"--trace: {where}: hash_ids: expected a list of whole numbers of at least 0")
     most = math.ceil(input_tokens / BLOCK_TOKENS)
     if len(hash_ids) > most:
@@ -64,16 +66,20 @@ def _request(line: bytes, number: int, where: str) -> Conversation:
     prompt = [token_id for hash_id in hash_ids for token_id in _block(hash_id)][:input_tokens]
     prompt += _tokens((_TAIL, number), input_tokens - len(prompt))
     priority = row.get("priority")
-    if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):
+    if priority is not None and not _is_whole(priority):
         raise ConfigError(f"--trace: {where}: priority: expected a whole number, got {priority!r}")
     return Conversation(f"line-{number}", timestamp / 1000, (Turn(tuple(prompt), output_tokens),), priority)
 
 
 def _count(row: dict[str, Any], key: str, low: int, where: str) -> int:
-    value = row.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise ConfigError(f"--trace: {where}: {key}: expected a whole number of at least {low}, got {value!r}")
+    value: Any = row.get(key)
+    if not _is_whole(value) or not low <= value <= MAX_TOKENS:
+        raise ConfigError(f"--trace: {where}: {key}: expected a whole number from {low} to {MAX_TOKENS}, got {value!r}")
     return value
+
+
+def _is_whole(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:

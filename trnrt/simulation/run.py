@@ -7,7 +7,7 @@ from attrs import define, evolve, field, frozen
 
 from graphs.devices.sim import SimDevice
 from stages.channels import open_mailbox
-from stages.errors import RequestError, StartupError, Unavailable
+from stages.errors import ConfigError, RequestError, StartupError, Unavailable
 from stages.messages import ChoiceKey, Ended, Event, Finish, Load, Record, Sampling, Submit, TextForm, Usage
 from stages.settings import SchedulerSettings
 from stages.stats.stage import Stats
@@ -19,7 +19,7 @@ from trnrt.supervise import first_cause
 
 # Longer than any trace; the virtual clock makes a deadlock an error at once all the same.
 TIMEOUT_S = 1e9
-REFUSED = Finish("error", status=503)
+REFUSED, TOO_LONG = Finish("error", status=503), Finish("error", status=400)
 NOTHING_USED = Usage(0, 0)
 
 
@@ -104,18 +104,23 @@ def simulate(
     )
     run = Run()
 
+    def client_of(engine: VirtualEngine) -> _Client:
+        return _Client(engine, answers, queue_timeout_s, model.context_length_tokens, run)
+
     async def main() -> None:
         async with virtual_engine(settings, device, stats_stage=run.watch) as engine:
             async with trio.open_nursery() as nursery:
                 for conversation in trace.conversations:
-                    nursery.start_soon(_converse, _Client(engine, answers, queue_timeout_s, run), conversation)
+                    nursery.start_soon(_converse, client_of(engine), conversation)
 
     try:
         run_virtually(main, seed=seed, timeout_s=TIMEOUT_S)
     except BaseExceptionGroup as group:
         cause = first_cause(group)
-        # A setting that only the stages themselves can judge.
-        raise (cause if isinstance(cause, StartupError) else group) from None
+        # A setting that only the stages themselves can judge, or a signal.
+        raise (cause if isinstance(cause, StartupError | KeyboardInterrupt | SystemExit) else group) from None
+    except trio.TooSlowError:
+        raise ConfigError(f"--trace, --device-model: the trace takes more than {TIMEOUT_S:g} s") from None
     run.served.sort(key=lambda served: (served.asked_s, served.name))
     run.busy_s, run.num_steps = device.busy_s, device.num_steps
     return run
@@ -131,10 +136,14 @@ class _Client:
     engine: VirtualEngine
     answers: Answers
     queue_timeout_s: float
+    context_tokens: int
     run: Run
 
     async def ask(self, prompt_ids: tuple[int, ...], turn: Turn, priority: int | None, served: Served) -> list[int]:
-        """Send one request and listen to its end, giving the answer's ids."""
+        """Send one request and listen to its end, giving the answer; what ingress would refuse goes no further."""
+        if len(prompt_ids) + turn.output_tokens > self.context_tokens:
+            served.finish = TOO_LONG
+            return []
         send, receive = open_mailbox(turn.output_tokens, 1)
         answer: list[int] = []
         order = evolve(

@@ -55,6 +55,9 @@ def load_eviction(name: str, parameters: Mapping[str, float]) -> Eviction:
     for parameter in parameters:
         if parameter not in known:
             raise ConfigError(f"--radix-eviction-policy-config: {name} has no parameter {parameter!r}")
+    for parameter in attrs.fields(kind):
+        if parameter.default is attrs.NOTHING and parameter.name not in parameters:
+            raise ConfigError(f"--radix-eviction-policy-config: {name} needs the parameter {parameter.name!r}")
     try:
         return cast(Eviction, kind(**parameters))
     except (TypeError, ValueError) as error:

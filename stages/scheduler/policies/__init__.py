@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Protocol, cast
 
-from attrs import frozen
+import numpy as np
+from attrs import field, frozen
 
 from graphs.step import Ints
 from stages import plugins
@@ -32,13 +33,13 @@ class WaitingRows:
 class Situation:
     """What else an order may depend on: the engine's tokens so far, the running routing keys, the tree's shape.
 
-    parents gives each node's parent by number, and nothing for a root. step changes with every step and seeds what is
-    random, so that the same run gives the same order.
+    parents [M] gives each node's parent by number, 0 for what lies under a root and for a root. step changes with every
+    step and seeds what is random, so that the same run gives the same order.
     """
 
     served_tokens: int = 0
     running_keys: Mapping[int, int] = {}
-    parents: Mapping[int, int] = {}
+    parents: Ints = field(factory=lambda: np.zeros(1, np.int64))
     step: int = 0
 
 

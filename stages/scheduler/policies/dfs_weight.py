@@ -4,12 +4,9 @@ Those who share a branch are let in one after another, so what they share is com
 the deepest node that its prompt reaches; a node weighs as many as wait at it and beneath it. The heaviest child goes
 first, of equal ones the one that has waited longest; a node's own come after its children's, who have more to gain.
 
-The cost is one sort of what waits, and for the nodes between those it sits at and the root one look-up and a few
-vector operations each; no more of the tree is looked at, and no more of it is walked than gives `limit` choices.
+The cost is a few vector operations over the nodes of the tree for each doubling of its depth, and two sorts by digits;
+no more of the tree is walked than gives `limit` choices.
 """
-
-from collections.abc import Mapping
-from itertools import repeat
 
 import numpy as np
 from attrs import frozen
@@ -32,89 +29,58 @@ class DfsWeight:
         """Return the first `limit` that the walk meets."""
         chosen = [np.empty(0, np.int64)]
         if len(waiting.node):
-            groups = _groups(waiting.node)
-            branches = _branches(groups, now.parents)
+            weight, first = _weigh(waiting.node, now.parents)
+            busy = np.flatnonzero(weight[1:]) + 1
+            rows = _grouped(waiting.node, np.arange(len(waiting.node)))
+            branches = _grouped(now.parents[busy], busy)
             num_chosen = 0
             stack = [(_ROOT, False)]
             while stack and num_chosen < limit:
                 node, has_visited_children = stack.pop()
                 if not has_visited_children:
                     stack.append((node, True))
-                    stack.extend((child, False) for child in reversed(branches.heaviest_children(node, limit)))
+                    children = branches.of(node)
+                    if len(children) > 1:
+                        children = children[smallest_pairs(-weight[children], first[children], limit)]
+                    stack.extend((child, False) for child in children[::-1].tolist())
                 else:
-                    chosen.append(groups.rows[branches.begin[node] : branches.end[node]])
+                    chosen.append(rows.of(node))
                     num_chosen += len(chosen[-1])
         return np.concatenate(chosen)
 
 
 @frozen(eq=False)
 class _Groups:
-    """The indices of what waits, by node and then arrival; nodes[i] has rows[starts[i] : ends[i]]."""
+    """Indices [N] by their number, of one number in rising order."""
 
-    rows: Ints
-    nodes: Ints
-    starts: Ints
-    ends: Ints
+    numbers: Ints
+    indices: Ints
 
-
-@frozen(eq=False)
-class _Branches:
-    """The nodes from those where somebody waits up to the root, which is number 0; every array is [M]."""
-
-    # What waits at the node itself is rows[begin : end].
-    begin: Ints
-    end: Ints
-    # How many wait at the node and beneath it, and the earliest of them.
-    weight: Ints
-    first: Ints
-    # The children of node n are by_parent[children[n] : children[n + 1]].
-    by_parent: Ints
-    children: Ints
-
-    def heaviest_children(self, node: int, limit: int) -> list[int]:
-        """Return the children of a node, at most the `limit` heaviest, in order."""
-        children = self.by_parent[self.children[node] : self.children[node + 1]]
-        if len(children) > 1:
-            children = children[smallest_pairs(-self.weight[children], self.first[children], limit)]
-        numbers: list[int] = children.tolist()
-        return numbers
+    def of(self, number: int) -> Ints:
+        """Return the indices with that number."""
+        begin, end = self.numbers.searchsorted((number, number + 1))
+        return self.indices[begin:end]
 
 
-def _groups(node: Ints) -> _Groups:
-    rows = by_digits(node)
-    ordered = node[rows]
-    bounds = np.concatenate(([0], np.flatnonzero(np.diff(ordered)) + 1, [len(node)]))
-    return _Groups(rows, ordered[bounds[:-1]], bounds[:-1], bounds[1:])
+def _grouped(numbers: Ints, indices: Ints) -> _Groups:
+    order = by_digits(numbers)
+    return _Groups(numbers[order], indices[order])
 
 
-def _branches(groups: _Groups, parents: Mapping[int, int]) -> _Branches:
-    known, numbers, parents_of = {_ROOT}, [_ROOT], [_ROOT]
-    newest = set(groups.nodes.tolist()) - known
-    while newest:
-        known |= newest
-        above_each = list(map(parents.get, newest, repeat(_ROOT)))
-        numbers += newest
-        parents_of += above_each
-        newest = set(above_each) - known
-    order = np.argsort(numbers)
-    ordered = np.array(numbers)[order]
-    size = len(ordered)
-    # Above the root lies one more place, which nobody reads, so that going up ends there.
-    parent = np.append(np.searchsorted(ordered, np.array(parents_of)[order]), size)
-    parent[_ROOT] = size
-    at = np.searchsorted(ordered, groups.nodes)
-    begin, end, first = np.zeros(size, np.int64), np.zeros(size, np.int64), np.full(size + 1, len(groups.rows))
-    begin[at], end[at], first[at] = groups.starts, groups.ends, groups.rows[groups.starts]
-    weight = np.append(end - begin, 0)
+def _weigh(node: Ints, parents: Ints) -> tuple[Ints, Ints]:
+    """Return of each node [M] but the root how many wait at it and beneath it, and the earliest of them."""
+    size = len(parents)
+    weight, first = np.bincount(node, minlength=size), np.full(size, len(node))
+    # Of several for one node the last is kept, which is the earliest here.
+    first[node[::-1]] = np.arange(len(node))[::-1]
     # After k rounds a node knows of all that is less than 2**k below it: its part, and that of those 2**k below.
-    above = parent
-    while (above < size).any():
-        weight += np.bincount(above, weight, size + 1).astype(np.int64)
-        np.minimum.at(first, above, first.copy())
-        above = above[above]
-    by_parent = np.argsort(parent[:size], kind="stable")
-    children = np.searchsorted(parent[by_parent], np.arange(size + 1))
-    return _Branches(begin, end, weight, first, by_parent, children)
+    beneath, above, jump = np.arange(1, size), parents[1:], parents
+    while len(beneath):
+        weight += np.bincount(above, weight[beneath], size).astype(np.int64)
+        np.minimum.at(first, above, first[beneath])
+        beneath, jump = beneath[above != _ROOT], jump[jump]
+        above = jump[beneath]
+    return weight, first
 
 
 POLICY = DfsWeight()

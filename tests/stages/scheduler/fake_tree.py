@@ -1,10 +1,12 @@
 """A prefix tree that knows what a test tells it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from attrs import define, field
+
+from graphs.step import Ints
 
 
 @define(eq=False)
@@ -24,7 +26,8 @@ class FakeTree:
     usable_tokens: int = 0
     node: int = 0
     watches: list[FakeWatch] = field(factory=list)
-    shape: Mapping[int, int] = field(factory=dict)
+    # So far every node lies under the root.
+    shape: Ints = field(factory=lambda: np.zeros(64, np.int64))
 
     def watch(self, namespace: str, tokens: Any, limit: int, on_change: Callable[[Any], None]) -> FakeWatch:
         assert tokens.dtype == np.int32
@@ -35,7 +38,7 @@ class FakeTree:
     def unwatch(self, watch: FakeWatch) -> None:
         self.watches.remove(watch)
 
-    def parents(self) -> Mapping[int, int]:
+    def parents(self) -> Ints:
         return self.shape
 
     def change(self, index: int, usable_tokens: int, node: int = 0) -> None:

@@ -403,6 +403,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert not self.core.roster.sharing._followers
         assert not self.core.roster.sharing._leaders
         assert not self.core.roster._kept
+        assert not self.core.sessions._num_running
         table = self.core.memory.table
         assert not table._pages.any()
         assert not table._temperature.any()

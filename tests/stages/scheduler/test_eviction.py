@@ -112,6 +112,6 @@ def test_tlru_refuses_an_estimate_outside_its_threshold(threshold: float, estima
 
 def test_tlru_takes_an_estimate_of_nothing_and_needs_both_parameters():
     load_eviction("tlru", {"threshold": 1, "next_prompt_estimate": 0})
-    for name in ("threshold", "next_prompt_estimate"):
-        with pytest.raises(ConfigError, match="required positional argument"):
+    for name, missing in (("threshold", "next_prompt_estimate"), ("next_prompt_estimate", "threshold")):
+        with pytest.raises(ConfigError, match=f"tlru needs the parameter '{missing}'"):
             load_eviction("tlru", {name: 1})

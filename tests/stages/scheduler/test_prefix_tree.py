@@ -197,12 +197,22 @@ def test_a_node_keeps_its_tokens_when_the_caller_changes_the_array(kit):
     assert kit.resume("abcd") == 4
 
 
-def test_parents_are_told_by_number_and_not_of_nodes_under_a_root(kit):
+def test_parents_are_told_by_number_and_0_for_nodes_under_a_root(kit):
     top = kit.add("abcd")
     beneath = kit.add("abcdef")
-    assert kit.tree.parents() == {beneath.number: top.number}
+    assert kit.tree.parents()[[top.number, beneath.number]].tolist() == [0, top.number]
     middle = kit.add("abcde")
-    assert kit.tree.parents() == {middle.number: top.number, beneath.number: middle.number}
+    assert kit.tree.parents()[[middle.number, beneath.number]].tolist() == [top.number, middle.number]
+
+
+def test_the_number_of_a_node_that_went_is_given_again(kit):
+    gone = kit.add("abcd")
+    while kit.tree.num_snapshots:
+        kit.tree.evict_snapshot()
+    for text in ("efgh", "ijkl"):
+        kit.add(text)
+    assert len(kit.tree.parents()) == 3
+    assert gone.number in {node.number for node in kit.tree._radix.nodes()}
 
 
 # Eviction.
@@ -605,6 +615,34 @@ def test_the_last_used_are_saved_first_and_superseded_saved_and_busy_ones_not_at
     kit.tree.touch(old)
     assert kit.tree.backup_candidates(1) == [old]
     assert middle.is_superseded
+
+
+def test_what_host_memory_let_go_of_is_saved_again_only_after_it_was_used_again(kit):
+    node = kit.add("abcd")
+    kit.save(node)
+    kit.tree.evict_host(9, 9)
+    assert kit.tree.backup_candidates(9) == []
+    kit.tree.touch(node)
+    assert kit.tree.backup_candidates(9) == [node]
+
+
+def test_what_was_tried_is_no_candidate_until_it_is_used_again(kit):
+    old, new = kit.add("xxxx"), kit.add("abcd")
+    kit.tree.tried(new)
+    assert kit.tree.backup_candidates(9) == [old]
+    kit.tree.touch(new)
+    assert kit.tree.backup_candidates(9) == [new, old]
+
+
+def test_for_a_node_nothing_leaves_the_host_that_was_used_after_it(kit):
+    oldest, node, newest = kit.add("xxxx"), kit.add("abcd"), kit.add("yyyy")
+    for each in (oldest, newest):
+        kit.save(each)
+    assert len(kit.tree.evict_host(2, 2, node).host_slots) == 1
+    assert (oldest.host.snapshot, newest.host.snapshot is None) == (None, False)
+    kit.tree.touch(node)
+    assert len(kit.tree.evict_host(1, 1, node).host_pages) == 1
+    assert newest.host.snapshot is None
 
 
 def test_tokens_computed_again_put_a_node_of_the_host_back_on_the_device(kit):

@@ -347,7 +347,11 @@ class PrefixTreeMachine(RuleBasedStateMachine):
         worth = [
             node
             for node in self.nodes()
-            if node.device.snapshot and not node.host.snapshot and not node.snapshot_locks and not node.goes_first
+            if node.device.snapshot
+            and not node.host.snapshot
+            and not node.snapshot_locks
+            and not node.goes_first
+            and node.tried_access != node.snapshot_access
         ]
         nodes = self.tree.backup_candidates(limit)
         assert nodes == sorted(worth, key=lambda node: -node.snapshot_access)[:limit]
@@ -422,7 +426,7 @@ class PrefixTreeMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_shape_is_a_radix_tree(self) -> None:
-        parents = {}
+        parents = np.zeros_like(self.tree.parents())
         for root in self.tree._radix.roots.values():
             assert root.children or self.tree._watches.is_watched(root)
             for node in subtree(root):
@@ -430,9 +434,8 @@ class PrefixTreeMachine(RuleBasedStateMachine):
                     assert child.parent is node
                     assert (child.start, child.end) == (node.end, node.end + len(child.tokens))
                     assert int(child.tokens[0]) == first
-                    if node.number:
-                        parents[child.number] = node.number
-        assert self.tree.parents() == parents
+                    parents[child.number] = node.number
+        assert self.tree.parents().tolist() == parents.tolist()
         nodes = self.nodes()
         assert len({node.number for node in nodes}) == len(nodes)
         for node in nodes:

@@ -1,6 +1,7 @@
 """The small parts of the scheduler: life cycle, pages, slots, budget, one choice, composing, policies, the queue."""
 
 import itertools
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -351,6 +352,29 @@ def test_a_share_is_kept_for_a_choice_that_came_back_too():
     core.plan()
     assert [one.submit.key.request_id for one in core.roster.prefilling] == ["back"]
     assert len(queue.waiting) == 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "request_id", "left"),
+    [
+        ("request", "x_1", ["x_10", "x_2", "y"]),
+        ("prefix", "x_1", ["x_2", "y"]),
+        ("prefix", "x", ["y"]),
+        ("prefix", "", ["x_1", "x_10", "x_2", "y"]),
+        ("all", "", []),
+    ],
+)
+def test_a_cancel_ends_the_requests_that_its_scope_names_running_or_waiting(
+    scope: Literal["request", "prefix", "all"], request_id: str, left: list[str]
+):
+    queue = Admission(8, lambda _: None)
+    core = SchedulerCore(SchedulerSettings(), capacity(), queue, load_policy("fcfs"))
+    for name in ("x_1", "x_10", "x_2", "y"):
+        queue.send_nowait((submit(name, (1, 2, 3)),))
+        core.plan()
+    assert len(queue.waiting) == 3
+    core.cancel(Cancel(request_id, scope=scope))
+    assert sorted([*(key.request_id for key in queue.waiting), *core.roster.requests]) == left
 
 
 def test_one_waiting_choice_can_be_cancelled_and_the_others_wait_on():

@@ -93,6 +93,12 @@ def test_memory_too_small_names_the_flags():
         linear(memory_bytes=300).capacity(SETTINGS, None, 0.0)
 
 
+def test_more_pages_than_can_be_simulated_name_the_device_model():
+    with pytest.raises(ConfigError, match="--device-model"):
+        linear(memory_bytes=1e30).capacity(SETTINGS, None, 0.0)
+    assert linear(memory_bytes=1e30).capacity(SETTINGS, 6400, 0.0).num_pages == 1 + 100
+
+
 def test_max_total_tokens_bounds_the_pages():
     capacity = linear().capacity(SETTINGS, 6400, 0.0)
 
@@ -105,6 +111,7 @@ def test_max_total_tokens_bounds_the_pages():
     [
         ([], "kind"),
         (TABLE | {"kind": "magic"}, "kind"),
+        (TABLE | {"kind": ["linear"]}, "kind"),
         (TABLE | {"step_s": "fast"}, "step_s"),
         (TABLE | {"step_s": -1}, "step_s"),
         (TABLE | {"memory_bytes": 0}, "memory_bytes"),

@@ -1,8 +1,10 @@
 """One run in virtual time, with exact instants."""
 
+import pytest
 from attrs import evolve
 
-from stages.settings import SchedulerSettings
+from stages.errors import ConfigError
+from stages.settings import PrioritySettings, SchedulerSettings
 from tests.trnrt.simulation.models import linear
 from trnrt.simulation.device_models import DeviceModel
 from trnrt.simulation.generator import generate
@@ -90,6 +92,37 @@ def test_a_prompt_that_never_fits_is_refused():
 
     assert seen.served[0].finish.status == 400
     assert measure(seen).ttft_s == (None, None, None)
+
+
+def test_a_prompt_and_an_answer_beyond_the_context_are_refused_together_as_ingress_does():
+    one = trace(Conversation("a", 0.0, (Turn(tokens(500), 12), Turn((), 1))))
+
+    first, second = run(one, linear(context_length_tokens=512)).served
+
+    assert (first.finish.kind, second.finish.status) == ("length", 400)
+
+
+def test_a_full_queue_counts_tokens_and_makes_room_for_the_better_as_serves_does():
+    settings = evolve(SETTINGS, max_running_requests=1, max_queued_tokens=15, priority=PrioritySettings())
+    conversations = [
+        Conversation("runs", 0.0, (Turn(tokens(10), 8),), 0),
+        Conversation("bumped", 0.25, (Turn(tokens(10, 1), 2),), 1),
+        Conversation("refused", 0.5, (Turn(tokens(10, 2), 2),), 1),
+        Conversation("better", 0.75, (Turn(tokens(10, 3), 2),), 2),
+    ]
+
+    ends = {served.name: served.finish.kind for served in run(trace(*conversations), settings=settings).served}
+
+    assert ends == {"runs/0": "length", "bumped/0": "abort", "refused/0": "error", "better/0": "length"}
+
+
+@pytest.mark.parametrize("slow", [{"step_s": 1e9}, {}])
+def test_a_trace_that_takes_for_ever_is_an_error_that_names_the_flags(slow: dict[str, float]):
+    starts_s = (0.0,) if slow else (0.0, 1e12)
+    one = trace(*(Conversation(str(at_s), at_s, (Turn(tokens(10), 2),)) for at_s in starts_s))
+
+    with pytest.raises(ConfigError, match="--trace, --device-model"):
+        run(one, linear(**slow))
 
 
 def test_the_same_arguments_give_the_same_run_and_every_request_ends_once():

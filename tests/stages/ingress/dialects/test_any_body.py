@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from stages.errors import RequestError
 from stages.ingress.dialect import Dialect
-from stages.ingress.dialects import openai_chat, openai_completions, openai_responses, sglang_generate
+from stages.ingress.dialects import (
+    anthropic_count_tokens,
+    anthropic_messages,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    sglang_generate,
+)
 from stages.ingress.dialects.openai_thinking import ThinkingBody
 from stages.ingress.dialects.sglang_sampling import WireSampling
 from tests.stages.ingress.dialects.kit import MODEL, call_of
@@ -38,6 +45,10 @@ LEAVES = st.one_of(
             "function_call_output",
             "input_text",
             "summary_text",
+            "assistant",
+            "tool_use",
+            "tool_result",
+            "enabled",
         ]
     ),
 )
@@ -64,6 +75,10 @@ KEYS = st.sampled_from(
         "summary",
         "format",
         "tools",
+        "tool_use_id",
+        "input",
+        "input_schema",
+        "budget_tokens",
     ]
 )
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4))
@@ -73,7 +88,10 @@ def names(*classes: Any) -> list[str]:
     return [field.name for cls in classes for field in fields(cls)]
 
 
+MESSAGE = {"max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
 CASES = [
+    (anthropic_messages.DIALECT, names(anthropic_messages.MessagesBody), MESSAGE),
+    (anthropic_count_tokens.DIALECT, names(anthropic_messages.MessagesBody), MESSAGE),
     (openai_chat.DIALECT, names(openai_chat.ChatBody, ThinkingBody), {"messages": [{"role": "user", "content": "x"}]}),
     (openai_completions.DIALECT, names(openai_completions.CompletionBody), {"prompt": "x"}),
     (openai_responses.DIALECT, names(openai_responses.ResponsesBody, ThinkingBody), {"input": "x"}),

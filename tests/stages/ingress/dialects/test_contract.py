@@ -24,6 +24,8 @@ ERRORS = [
 def test_the_folder_is_searched_and_no_two_dialects_share_a_name_or_a_route() -> None:
     found = find_dialects()
     assert [dialect.name for dialect in found] == [
+        "anthropic_count_tokens",
+        "anthropic_messages",
         "openai_chat",
         "openai_completions",
         "openai_responses",

@@ -15,6 +15,7 @@ from tests.fakes import FakeWire, Step, fake_services, silent
 from tests.stages.ingress.dialects.kit import MODEL, call_of, parse
 
 BODIES: dict[str, dict[str, Any]] = {
+    "anthropic_messages": {"model": "glm", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
     "openai_chat": {"model": "glm", "messages": [{"role": "user", "content": "hi"}]},
     "openai_completions": {"model": "glm", "prompt": "hi"},
     "openai_responses": {"model": "glm", "input": "hi"},

@@ -1,0 +1,79 @@
+"""Who may call what: API keys, and which web pages may read answers. Core.
+
+A key comes as `Authorization: Bearer KEY` or, as Anthropic's clients send it, as `x-api-key`. With an admin key the
+admin routes need that one, and the other opens them no more. Health checks never need a key, nor does a browser's
+preflight, which cannot carry one.
+"""
+
+import hmac
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from stages.errors import Unauthorized
+
+# Everything under these is open: what load balancers and scrapers ask.
+OPEN_PREFIXES = ("/health", "/ready", "/metrics")
+ANY_ORIGIN = "*"
+PREFLIGHT_MAX_AGE_S = "600"
+EXPOSED_HEADERS = "x-request-id, request-id, retry-after, x-trnrt-queue-full"
+
+
+@frozen
+class Access:
+    """The keys and origins that a server takes; without a key everything is open."""
+
+    api_key: str | None = None
+    admin_api_key: str | None = None
+    allowed_origins: tuple[str, ...] = (ANY_ORIGIN,)
+    admin_paths: frozenset[str] = frozenset()
+
+    def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """Raise Unauthorized unless the call is open or brings the key that its route needs."""
+        if method == "OPTIONS" or path.startswith(OPEN_PREFIXES):
+            return
+        is_admin = path.rstrip("/") in self.admin_paths
+        key = self.admin_api_key if is_admin and self.admin_api_key is not None else self.api_key
+        if key is not None and not any(_equal(key, given) for given in _given(headers)):
+            raise Unauthorized
+
+    def cors_headers(self, origin: str | None) -> dict[str, str]:
+        """Return what tells a browser at `origin` that its page may read the answer; nothing when it may not."""
+        if origin is None or not self._allows(origin):
+            return {}
+        if ANY_ORIGIN in self.allowed_origins:
+            return {"access-control-allow-origin": ANY_ORIGIN, "access-control-expose-headers": EXPOSED_HEADERS}
+        return {
+            "access-control-allow-origin": origin,
+            "access-control-expose-headers": EXPOSED_HEADERS,
+            "vary": "Origin",
+        }
+
+    def preflight_headers(self, headers: Mapping[str, str]) -> dict[str, str] | None:
+        """Return the answer to a browser's question whether it may call; None when this is no such question."""
+        method = headers.get("access-control-request-method")
+        if method is None or "origin" not in headers:
+            return None
+        allowed = self.cors_headers(headers["origin"])
+        if not allowed:
+            return {}
+        return {
+            **allowed,
+            "access-control-allow-methods": method,
+            "access-control-allow-headers": headers.get("access-control-request-headers", "*"),
+            "access-control-max-age": PREFLIGHT_MAX_AGE_S,
+        }
+
+    def _allows(self, origin: str) -> bool:
+        return ANY_ORIGIN in self.allowed_origins or origin in self.allowed_origins
+
+
+def _given(headers: Mapping[str, str]) -> list[str]:
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    keys = [bearer.strip()] if scheme.lower() == "bearer" else []
+    return keys + ([headers["x-api-key"]] if "x-api-key" in headers else [])
+
+
+def _equal(key: str, given: str) -> bool:
+    """Compare in a time that says nothing of where they differ."""
+    return hmac.compare_digest(key.encode(errors="surrogateescape"), given.encode(errors="surrogateescape"))
