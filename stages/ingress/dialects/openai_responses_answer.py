@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-import orjson
 from attrs import define, field, frozen
 
 from stages.errors import ContextOverflow, RequestError
 from stages.ingress.dialect import Collected
 from stages.ingress.dialects.choices import Tally
-from stages.ingress.dialects.common import derived_id
+from stages.ingress.dialects.common import derived_id, event_frame
 from stages.ingress.dialects.openai_common import call_id, error_json, raise_refusal, sglext_json
 from stages.ingress.dialects.openai_responses_items import (
     CallName,
@@ -190,8 +189,7 @@ class ResponseEncoder:
     def _frames(self, events: Iterable[EventOf]) -> list[bytes]:
         frames = []
         for kind, fields in events:
-            data = {"type": kind, "sequence_number": self.num_sent, **fields}
-            frames.append(b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n")
+            frames.append(event_frame({"type": kind, "sequence_number": self.num_sent, **fields}))
             self.num_sent += 1
         return frames
 

@@ -13,14 +13,6 @@ REPLACEMENT = "\ufffd"
 PLAIN = re.compile(r'[^"\\]+')
 
 
-def is_object(text: str) -> bool:
-    """Say whether `text` is one JSON object."""
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
 @define(eq=False)
 class InputReading:
     """Reads the text in arguments that come in pieces.

@@ -9,14 +9,14 @@ What this server's own answers hold renders to the tokens that were generated, s
 one before in the prefix cache.
 """
 
-import json
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from attrs import define, field, frozen
 
-from stages.ingress.dialects.fields import FieldError, clean, clean_json, read
-from stages.ingress.dialects.openai_common import invalid
+from stages.ingress.dialects.fields import clean
+from stages.ingress.dialects.openai_common import invalid, read_body
+from stages.ingress.dialects.openai_messages import parse_arguments
 from stages.ingress.dialects.openai_responses_blob import MAX_UNPACKED_BYTES, unpack
 from stages.ingress.dialects.openai_responses_tools import CUSTOM_INPUT, flat_name
 
@@ -186,22 +186,22 @@ def _read_item(history: History, item: Any, path: str) -> None:
         raise invalid(path, f"{path} must be an object.")
     kind = _kind(item, path)
     if kind == "message":
-        _read_message(history, _wire(WireMessage, item, path), path)
+        _read_message(history, read_body(WireMessage, item, path), path)
     elif kind == "reasoning":
-        text = _reasoning(history, _wire(WireReasoning, item, path), path)
+        text = _reasoning(history, read_body(WireReasoning, item, path), path)
         if text:
             history.add_reasoning(text)
     elif kind == "function_call":
-        call: WireCall = _wire(WireCall, item, path)
+        call = read_body(WireCall, item, path)
         history.add_call(call.call_id, flat_name(call.name, call.namespace), _arguments(call.arguments))
     elif kind == "custom_tool_call":
-        call = _wire(WireCall, item, path)
+        call = read_body(WireCall, item, path)
         history.add_call(call.call_id, flat_name(call.name, call.namespace), {CUSTOM_INPUT: call.input})
     elif kind in ("function_call_output", "custom_tool_call_output"):
-        output: WireOutput = _wire(WireOutput, item, path)
+        output = read_body(WireOutput, item, path)
         history.add_output(output.call_id, _text(output.output, f"{path}.output"))
     elif kind == "additional_tools":
-        history.tools.append((f"{path}.tools", _wire(WireTools, item, path).tools))
+        history.tools.append((f"{path}.tools", read_body(WireTools, item, path).tools))
     elif kind == "item_reference":
         text = "Items of earlier responses are not stored by this server; send the item itself."
         raise invalid(path, text, "unsupported_parameter")
@@ -220,13 +220,6 @@ def _kind(item: Mapping[str, Any], path: str) -> str:
     if "id" in item:
         return "item_reference"
     raise invalid(f"{path}.type", f"{path} needs a type, or a role.")
-
-
-def _wire(cls: type[Any], item: Mapping[str, Any], path: str) -> Any:
-    try:
-        return read(cls, item, tuple(path.split(".")))
-    except FieldError as error:
-        raise invalid(error.param, error.in_words()) from None
 
 
 def _read_message(history: History, wire: WireMessage, path: str) -> None:
@@ -280,14 +273,8 @@ def _reasoning(history: History, wire: WireReasoning, path: str) -> str:
 
 def _arguments(text: str) -> dict[str, Any]:
     """Return a past call's arguments; what is no JSON object, a call that was cut off for one, is shown as it is."""
-    if not text.strip():
-        return {}
     try:
-        value = clean_json(json.loads(text, parse_constant=_refuse_constant))
+        value = parse_arguments(text)
     except (ValueError, RecursionError):
         return {"arguments": text}
     return value if isinstance(value, dict) else {"arguments": value}
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)

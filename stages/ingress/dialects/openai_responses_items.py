@@ -10,8 +10,9 @@ from typing import Any, Literal, Protocol
 
 from attrs import define, field, frozen
 
+from stages.ingress.dialects.choices import is_object
 from stages.ingress.dialects.openai_responses_blob import pack
-from stages.ingress.dialects.openai_responses_custom import InputReading, is_object
+from stages.ingress.dialects.openai_responses_custom import InputReading
 
 Json = dict[str, Any]
 EventOf = tuple[str, Json]

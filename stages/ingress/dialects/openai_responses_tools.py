@@ -12,8 +12,8 @@ from typing import Any
 from attrs import frozen
 
 from stages.errors import InvalidRequest
-from stages.ingress.dialects.fields import FieldError, clean_json, read
-from stages.ingress.dialects.openai_common import invalid
+from stages.ingress.dialects.fields import clean_json
+from stages.ingress.dialects.openai_common import invalid, read_body
 from stages.ingress.dialects.openai_tools import MAX_NAME_CHARACTERS, schema_problem
 from stages.messages import Tool
 
@@ -120,13 +120,13 @@ def _read(raw: Any, path: str, namespace: str | None = None) -> list[Declared]:
     if not isinstance(kind, str):
         raise invalid(f"{path}.type", f"{path}.type must be a string.")
     if kind == "namespace" and namespace is None:
-        group: WireNamespace = _wire(WireNamespace, raw, path)
+        group = read_body(WireNamespace, raw, path)
         _check_name(group.name, path)
         inner = enumerate(group.tools)
         return [one for index, tool in inner for one in _read(tool, f"{path}.tools.{index}", group.name)]
     if kind not in ("function", "custom"):
         return []
-    wire: WireTool = _wire(WireTool, raw, path)
+    wire = read_body(WireTool, raw, path)
     _check_name(wire.name, path)
     shown = flat_name(wire.name, namespace)
     parameters = _custom_parameters() if kind == "custom" else _parameters(wire, path)
@@ -137,13 +137,6 @@ def _read(raw: Any, path: str, namespace: str | None = None) -> list[Declared]:
     if parameters is not None:
         definition["parameters"] = parameters
     return [Declared(wire.name, Tool(shown, definition, parameters), kind == "custom", namespace)]
-
-
-def _wire(cls: type[Any], raw: Any, path: str) -> Any:
-    try:
-        return read(cls, raw, tuple(path.split(".")))
-    except FieldError as error:
-        raise invalid(error.param, error.in_words()) from None
 
 
 def _check_name(name: str, path: str) -> None:
