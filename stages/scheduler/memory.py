@@ -7,7 +7,8 @@ snapshot, in flight (`land`) or when it leaves (`release`), and then it goes on 
 Turn end. A decoding choice has a second slot, its shadow: whenever its next token begins a pooling group of the
 indexer, the step first copies its state there. A choice that leaves donates its own slot if its state ends a group and
 else its shadow, so that the next turn of a conversation computes its new tokens and at most one open group. With stop
-strings it has two shadows: what was sampled behind the stop is no part of the next turn.
+strings it has two shadows: what was sampled behind the stop is no part of the next turn. An answer that ends no group,
+three tokens at most, leaves nothing of its own; then the next turn resumes at the prompt's last grid point.
 
 A choice whose tokens end in mid-page shares that page with nobody: who resumes there copies it first, a capture there
 copies it last.
