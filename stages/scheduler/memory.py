@@ -7,7 +7,8 @@ snapshot, in flight (`land`) or when it leaves (`release`), and then it goes on 
 Turn end. A decoding choice has a second slot, its shadow: whenever its next token begins a pooling group of the
 indexer, the step first copies its state there. A choice that leaves donates its own slot if its state ends a group and
 else its shadow, so that the next turn of a conversation computes its new tokens and at most one open group. With stop
-strings it has two shadows: what was sampled behind the stop is no part of the next turn.
+strings it has two shadows: what was sampled behind the stop is no part of the next turn. An answer that ends no group,
+three tokens at most, leaves nothing of its own; then the next turn resumes at the prompt's last grid point.
 
 A choice whose tokens end in mid-page shares that page with nobody: who resumes there copies it first, a capture there
 copies it last.
@@ -293,12 +294,21 @@ class Memory:
         choice.node = choice.source = choice.origin = None
         return node
 
+    def leaves_at(self, choice: Choice, num_kept: int) -> int:
+        """Return how many tokens the state has read that `choice` will offer once its steps in flight are done."""
+        states = [Shadow(choice.slot, choice.num_written), *choice.shadows]
+        best = self._latest(states, num_kept) if self.tree is not None else None
+        return best.at if best is not None else 0
+
+    def _latest(self, states: list[Shadow], num_kept: int) -> Shadow | None:
+        usable = [state for state in states if state.at <= num_kept and state.at % self.turn_end_tokens == 0]
+        return max(usable, key=lambda state: state.at, default=None)
+
     def _offer(self, choice: Choice, num_kept: int, states: list[Shadow]) -> int:
         """Give the tree the latest of `states` within num_kept tokens, returning its slot, or 0 if it takes none."""
         if self.tree is None:
             return 0
-        usable = [state for state in states if state.at <= num_kept and state.at % self.turn_end_tokens == 0]
-        best = max(usable, key=lambda state: state.at, default=None)
+        best = self._latest(states, num_kept)
         known = choice.node.end if choice.node is not None else 0
         if best is None or best.at <= known or not self._has_snapshot_room():
             return 0

@@ -117,6 +117,8 @@ class Roster:
         self._kept[choice] = num_kept
         if not choice.num_flights:
             self._release(choice)
+        elif num_kept is not None and (end := self.memory.leaves_at(choice, num_kept)):
+            self.sharing.leaving(choice, choice.ids()[:end])
 
     def landed(self, choice: Choice) -> None:
         """Free what an ended choice held whose last step this was; Progress has noted the step."""

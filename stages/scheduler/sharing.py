@@ -4,7 +4,8 @@ A choice about to be let in whose prompt agrees with one that is being prefilled
 *deferred*: the one that runs, its leader, is asked for a snapshot at the last grid point they share, and when that has
 landed (or the leader is gone) the follower is looked at again and resumes there. Others overtake it meanwhile, for no
 longer than the leader's prefill takes. A leader that is cancelled leads on until its step in flight has landed: what
-that step computed is the tree's then.
+that step computed is the tree's then. So does one that has ended beside a step in flight: its next turn, sent at once,
+waits for that step.
 """
 
 from typing import Protocol
@@ -41,6 +42,8 @@ class Sharing:
     _followers: dict[Choice, list[tuple[int, ChoiceKey]]] = field(factory=dict)
     # Prompts being prefilled by namespace and first grid of tokens: only those can have a snapshot in common.
     _leaders: dict[tuple[str, bytes], dict[Choice, int]] = field(factory=dict)
+    # Ended choices whose last step is in flight, by namespace: the tokens after which they will leave a snapshot.
+    _leaving: dict[str, dict[Choice, Ints32]] = field(factory=dict)
     # Where a leader's step in flight takes snapshots.
     _coming: dict[Choice, tuple[int, ...]] = field(factory=dict)
 
@@ -57,6 +60,8 @@ class Sharing:
 
     def defers(self, submit: Submit, prompt: Ints32, num_cached: int) -> bool:
         """Return whether `submit` had better wait for a prefill under way, having made it wait."""
+        if self._follows_leaving(submit, prompt, num_cached):
+            return True
         if len(prompt) <= self.grid_tokens:
             return False
         best: tuple[int, Choice] | None = None
@@ -72,9 +77,24 @@ class Sharing:
         point, leader = best
         if point > leader.num_written and point not in leader.captures:
             leader.captures = sorted([*leader.captures, point])
-        self._followers.setdefault(leader, []).append((point, submit.key))
-        self.waiting.defer(submit.key)
+        self._follow(leader, point, submit.key)
         return True
+
+    def leaving(self, choice: Choice, ids: Ints32) -> None:
+        """Note an ended choice that will leave a snapshot after `ids` when its last step has landed."""
+        self._leaving.setdefault(choice.submit.namespace, {})[choice] = ids
+
+    def _follows_leaving(self, submit: Submit, prompt: Ints32, num_cached: int) -> bool:
+        """Make a next turn wait for the step in flight that its conversation's last answer ended beside."""
+        for choice, ids in self._leaving.get(submit.namespace, {}).items():
+            if num_cached < len(ids) < len(prompt) and num_agreeing(ids, prompt) == len(ids):
+                self._follow(choice, len(ids), submit.key)
+                return True
+        return False
+
+    def _follow(self, leader: Choice, point: int, key: ChoiceKey) -> None:
+        self._followers.setdefault(leader, []).append((point, key))
+        self.waiting.defer(key)
 
     def landed(self, leader: Choice, position: int) -> None:
         """Let those go on that waited for no more than the leader's first `position` tokens."""
@@ -98,6 +118,9 @@ class Sharing:
         """Let everybody go on who waited for a choice that prefills no more and has nothing in flight."""
         self.left(leader)
         self._coming.pop(leader, None)
+        leaving = self._leaving.get(leader.submit.namespace, {})
+        if leaving.pop(leader, None) is not None and not leaving:
+            del self._leaving[leader.submit.namespace]
         for _, key in self._followers.pop(leader, ()):
             self.waiting.undefer(key)
 

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import trio
+from attrs import evolve
 
 from stages.messages import Cancel, CloseSession, OpenSession, Sampling, Submit
 from stages.settings import CacheSettings
@@ -45,6 +46,29 @@ def test_a_next_turn_computes_its_new_tokens_the_last_answered_one_and_at_most_a
     assert heard["second"].ended.usage.cached_tokens == expected
     assert prefilled(device) == length + len(second.prompt_ids) - expected
     assert heard["second"].times_s[0] == 20.5
+
+
+def test_a_next_turn_sent_at_once_waits_for_what_the_step_in_flight_still_holds(overlap: bool):
+    first = submit("first", words(40, 1), max_new_tokens=20)
+    said = answer(first)[:6]
+    first = evolve(first, stop_token_ids=frozenset({said[-1]}))
+    second = submit("second", first.prompt_ids + said + words(4, 77))
+    device = make_device()
+    # The first hears its end at 2.125; ahead of that a step was planned that reads the end token.
+    heard = play(settings(overlap=overlap), device, [(0.0, first), (2.126, second)])
+    assert heard["first"].times_s[-1] == 2.125
+    assert heard["second"].ended.usage.cached_tokens == 44
+    assert prefilled(device) == 40 + 6
+    assert heard["second"].times_s[0] == (2.25 if overlap else 2.126) + 0.5
+
+
+def test_a_prompt_that_parts_before_what_the_step_in_flight_holds_does_not_wait(overlap: bool):
+    first = submit("first", words(40, 1), max_new_tokens=20)
+    said = answer(first)[:6]
+    first = evolve(first, stop_token_ids=frozenset({said[-1]}))
+    second = submit("second", first.prompt_ids[:39] + words(9, 77))
+    heard = play(settings(overlap=overlap), make_device(), [(0.0, first), (2.126, second)])
+    assert heard["second"].ended.usage.cached_tokens == 32
 
 
 def test_a_conversation_of_ten_turns_computes_each_token_once_but_the_open_groups(overlap: bool):

@@ -402,6 +402,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert not len(self.core.intake.waiting)
         assert not self.core.roster.sharing._followers
         assert not self.core.roster.sharing._leaders
+        assert not self.core.roster.sharing._leaving
         assert not self.core.roster._kept
         assert not self.core.sessions._num_running
         table = self.core.memory.table
