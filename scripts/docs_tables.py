@@ -7,6 +7,9 @@ from pathlib import Path
 
 import attrs
 
+# Fields of /generate that are read, to complain as SGLang does, and then refused.
+NATIVE_REFUSED = {"max_thinking_tokens", "token_ids_logprob"}
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -58,10 +61,16 @@ def routes() -> Iterable[str]:
 def fields() -> Iterable[str]:
     from stages.ingress.dialects import (
         anthropic_messages,
+        ollama_chat,
+        ollama_common,
+        ollama_generate,
+        ollama_show,
         openai_chat,
         openai_common,
         openai_completions,
         sglang_generate,
+        sglang_parsing,
+        tokenize,
     )
     from stages.ingress.dialects.sglang_sampling import WireSampling
 
@@ -72,7 +81,8 @@ def fields() -> Iterable[str]:
     refused = set(openai_common.NOT_SERVED)
     message = names(anthropic_messages.MessagesBody)
     not_in_messages = {*openai_common.NOT_SERVED, *anthropic_messages.NOT_SERVED}
-    native = names(sglang_generate.GenerateBody) - {"max_thinking_tokens"}
+    native = names(sglang_generate.GenerateBody) - NATIVE_REFUSED
+    ollama = names(ollama_common.OllamaBody)
     yield "| route | takes | refuses by name, unless the value asks for nothing |"
     yield "|---|---|---|"
     for route, takes, refuses in (
@@ -83,9 +93,18 @@ def fields() -> Iterable[str]:
             names(openai_completions.CompletionBody) - common,
             set(openai_completions.NOT_SERVED),
         ),
-        ("`/generate`", native, {*sglang_generate.NOT_SERVED, "max_thinking_tokens"}),
+        ("`/generate`", native, {*sglang_generate.NOT_SERVED, *NATIVE_REFUSED}),
         ("`/generate`: `sampling_params`", names(WireSampling), set()),
         ("`/v1/messages`, and but for `max_tokens` `/v1/messages/count_tokens`", message, not_in_messages),
+        ("`/tokenize`, with `messages` also all of chat", names(tokenize.TokenizeBody), set()),
+        ("`/detokenize`", names(tokenize.DetokenizeBody), set()),
+        ("`/parse_function_call`", names(sglang_parsing.ParseFunctionCallBody), set()),
+        ("`/separate_reasoning`", names(sglang_parsing.SeparateReasoningBody), set()),
+        ("`/api/chat` and `/api/generate`", ollama, set(ollama_common.NOT_SERVED)),
+        ("`/api/chat` also", names(ollama_chat.ChatBody) - ollama, set()),
+        ("`/api/generate` also", names(ollama_generate.GenerateBody) - ollama, set()),
+        ("Ollama's `options`", names(ollama_common.Options), set(ollama_common.OPTIONS_NOT_SERVED)),
+        ("`/api/show`", names(ollama_show.ShowBody), set()),
     ):
         yield f"| {route} | {_code(takes - refuses)} | {_code(refuses)} |"
 

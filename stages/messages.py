@@ -45,6 +45,8 @@ class Limits:
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
+    # Whether a max_new_tokens that the context has no room for is cut to it instead of refused.
+    may_shrink: bool = False
 
 
 @frozen
@@ -81,6 +83,8 @@ class Chat:
     tools: tuple[Tool, ...] = ()
     template: Mapping[str, Any] = field(factory=dict)
     continue_final_message: bool = False
+    # Whether the prompt ends by opening the assistant's turn; only /tokenize asks for history alone.
+    opens_turn: bool = True
 
 
 @frozen
@@ -109,12 +113,45 @@ class Ask:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+@frozen
+class Tokenize:
+    """What the ids of some prompts are, each as generation would have them, and the vocabulary's names of the ids."""
+
+    prompts: tuple[Chat | str, ...]
+    # Whether the tokenizer adds what it adds to every text; a Chat has its own control tokens either way.
+    add_special_tokens: bool = True
+    with_names: bool = False
+
+
+@frozen
+class Detokenize:
+    """What the texts of some sequences of ids are."""
+
+    sequences: tuple[tuple[int, ...], ...]
+    skip_special_tokens: bool = True
+
+
+@frozen
+class ParseText:
+    """What reasoning and tool calls an answer's text holds; a parser of None is off."""
+
+    text: str
+    # Of more tokens than an answer can have nothing is parsed: it would keep everybody's prompts waiting.
+    max_tokens: int
+    reasoning_parser: str | None = None
+    tool_parser: str | None = None
+    tools: tuple[Tool, ...] = ()
+
+
+Work = Chat | str | tuple[int, ...] | Tokenize | Detokenize | ParseText
+
+
 @frozen(eq=False)
 class Render:
-    """request task -> prompt stage: make ids of a prompt; the answer, a Prompt or a RequestError, goes to `reply`."""
+    """request task -> prompt stage: make a Prompt of a prompt, or answer a question of text and ids, to `reply`."""
 
-    prompt: Chat | str | tuple[int, ...]
-    reply: "trio.MemorySendChannel[Prompt | Exception]"
+    prompt: Work
+    reply: "trio.MemorySendChannel[WorkDone | Exception]"
 
 
 @frozen
@@ -123,6 +160,40 @@ class Prompt:
 
     token_ids: tuple[int, ...]
     in_reasoning: bool
+
+
+@frozen
+class Tokenized:
+    """prompt stage -> request task: each prompt's ids, and their names where they were asked for."""
+
+    token_ids: tuple[tuple[int, ...], ...]
+    names: tuple[tuple[str, ...], ...] | None = None
+
+
+@frozen
+class Detokenized:
+    """prompt stage -> request task: each sequence's text."""
+
+    texts: tuple[str, ...]
+
+
+@frozen
+class ParsedText:
+    """prompt stage -> request task: runs of reasoning and of visible text in order, and the calls, each whole."""
+
+    blocks: "tuple[TextBlock, ...]"
+    calls: "tuple[ToolCallDelta, ...]"
+
+
+@frozen
+class TextBlock:
+    """A run of one kind in an answer's text."""
+
+    kind: Literal["reasoning", "text"]
+    text: str
+
+
+WorkDone = Prompt | Tokenized | Detokenized | ParsedText
 
 
 # ---------------------------------------------------------------------------------------------------------------------

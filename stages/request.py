@@ -19,7 +19,7 @@ from attrs import field, frozen
 from stages.channels import open_mailbox
 from stages.engine.port import Engine
 from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, PriorityRefused, QueueFull
-from stages.messages import Ask, ChoiceKey, Ended, Event, Finish, Prompt, Render, Submit, Usage
+from stages.messages import Ask, ChoiceKey, Ended, Event, Finish, Prompt, Render, Submit, Usage, Work, WorkDone
 from stages.settings import ModelSettings
 
 ABORTED_WAITING = "Abort in waiting queue"
@@ -87,19 +87,27 @@ async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
 
 async def render(ask: Ask, services: Services) -> Prompt:
     """Return the ids of the ask's prompt from the prompt stage; raises its RequestError, or QueueFull."""
-    reply, answer = trio.open_memory_channel[Prompt | Exception](1)
+    prompt = await look_up(ask.prompt, services)
+    # Invariant: the prompt stage answers a prompt with a Prompt.
+    assert isinstance(prompt, Prompt)
+    return prompt
+
+
+async def look_up(work: Work, services: Services) -> WorkDone:
+    """Return the prompt stage's answer to `work`; raises its RequestError, or QueueFull."""
+    reply, answer = trio.open_memory_channel[WorkDone | Exception](1)
     with answer:  # a closed receive end tells the prompt stage that nobody waits any more
         try:
-            services.prompts.send_nowait(Render(ask.prompt, reply))
+            services.prompts.send_nowait(Render(work, reply))
         except trio.WouldBlock:
             raise QueueFull from None
         try:
-            prompt = await answer.receive()
+            done = await answer.receive()
         except trio.EndOfChannel:
             raise EngineFailure("the prompt stage dropped a request") from None
-    if isinstance(prompt, Exception):
-        raise prompt
-    return prompt
+    if isinstance(done, Exception):
+        raise done
+    return done
 
 
 def fit(ask: Ask, prompt_tokens: int, model: ModelSettings) -> int:
@@ -117,6 +125,8 @@ def fit(ask: Ask, prompt_tokens: int, model: ModelSettings) -> int:
         )
     if wanted is None:
         return context - prompt_tokens
+    if ask.limits.may_shrink:
+        return min(wanted, context - prompt_tokens)
     if prompt_tokens + wanted > context:
         raise ContextOverflow(
             f"Requested token count exceeds the model's maximum context length of {context} tokens. You requested a "

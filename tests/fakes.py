@@ -14,7 +14,6 @@ from stages.ingress.dialect import Call, Collected, Dialect, Encoder, Parsed, Ro
 from stages.ingress.error_bodies import message_of, openai_error
 from stages.messages import (
     Ask,
-    Chat,
     CommandResult,
     Delta,
     Ended,
@@ -26,9 +25,11 @@ from stages.messages import (
     Sampling,
     Submit,
     Usage,
+    Work,
 )
+from stages.prompt.stage import run_prompt_stage
 from stages.request import Services
-from stages.settings import ModelSettings
+from stages.settings import ModelSettings, PromptSettings
 
 Step = tuple[float, Event]
 Script = Callable[[Submit], Iterable[Step]]
@@ -158,7 +159,7 @@ async def fake_prompt_stage(renders: "trio.MemoryReceiveChannel[Render]", delay_
             render.reply.send_nowait(_fake_prompt(render.prompt))
 
 
-def _fake_prompt(prompt: Chat | str | tuple[int, ...]) -> Prompt | Exception:
+def _fake_prompt(prompt: Work) -> Prompt | Exception:
     if prompt == "unrenderable":
         return InvalidRequest("This prompt cannot be rendered.", "prompt")
     ids = prompt if isinstance(prompt, tuple) else tuple(ord(letter) % 512 for letter in str(prompt))
@@ -175,13 +176,21 @@ class Fakes:
 
 @asynccontextmanager
 async def fake_services(
-    script: Script, *, model: ModelSettings = FAKE_MODEL, max_choices: int = 1_000_000, render_s: float = 0.0
+    script: Script,
+    *,
+    model: ModelSettings = FAKE_MODEL,
+    max_choices: int = 1_000_000,
+    render_s: float = 0.0,
+    tokenizer: str | None = None,
 ) -> AsyncIterator[Fakes]:
-    """Run a fake prompt stage and a fake engine for the block."""
+    """Run a fake engine for the block, and a fake prompt stage, or the real one where there is a tokenizer."""
     renders_send, renders_receive = trio.open_memory_channel[Render](4096)
     async with trio.open_nursery() as nursery:
         engine = FakeEngine(nursery, script, max_choices)
-        nursery.start_soon(fake_prompt_stage, renders_receive, render_s)
+        if tokenizer is None:
+            nursery.start_soon(fake_prompt_stage, renders_receive, render_s)
+        else:
+            await nursery.start(run_prompt_stage, PromptSettings(tokenizer), renders_receive)
         yield Fakes(Services(engine, renders_send, model), engine)
         nursery.cancel_scope.cancel()
 

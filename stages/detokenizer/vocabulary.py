@@ -27,15 +27,18 @@ class Vocabulary:
         """Return the exact bytes of one id, special ones included."""
         return self.pieces[token_id] if token_id < len(self.pieces) else b""
 
-    def text(self, token_ids: Iterable[int]) -> str:
-        """Return the text of a whole sequence of ids, special ones included."""
-        return b"".join(map(self.piece, token_ids)).decode("utf-8", "replace")
+    def text(self, token_ids: Iterable[int], *, skip_special: bool = False) -> str:
+        """Return the text of a whole sequence of ids, special ones included unless they are to be skipped."""
+        # A loop of its own, not a call of piece() for each: a sequence may hold a million ids.
+        pieces, size, hidden = self.pieces, len(self.pieces), self.special if skip_special else frozenset()
+        shown = [pieces[token_id] for token_id in token_ids if token_id < size and token_id not in hidden]
+        return b"".join(shown).decode("utf-8", "replace")
 
 
 def open_vocabulary(path: str) -> Vocabulary:
     """Build the Vocabulary of a tokenizer.json or its folder; raises CheckpointError when it is not byte-level."""
     file = read_tokenizer_file(path)
-    vocabulary = _vocabulary(file)
+    vocabulary = vocabulary_of(file)
     try:
         tokenizer = Tokenizer.from_str(file.text)
     except Exception as error:  # the library raises bare Exception
@@ -48,7 +51,8 @@ def open_vocabulary(path: str) -> Vocabulary:
     return vocabulary
 
 
-def _vocabulary(file: TokenizerFile) -> Vocabulary:
+def vocabulary_of(file: TokenizerFile) -> Vocabulary:
+    """Return the Vocabulary of a tokenizer.json that is known to be byte-level."""
     byte_of = {character: byte for byte, character in enumerate(byte_characters())}
     words: Mapping[str, int] = file.spec["model"]["vocab"]
     by_id = {token_id: _bytes(word, byte_of) for word, token_id in words.items()}

@@ -1,8 +1,9 @@
-"""SGLang's admin routes: abort, flush, pause and continue, sessions; each turns a body into an order for the engine.
+"""SGLang's admin routes: abort, flush, pause and continue, sessions, logging; most turn a body into the engine's order.
 
 An order waits for its answer no longer than the server lives, nor than its client: leaving takes it back.
 """
 
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from typing import Literal, TypeVar
@@ -25,7 +26,15 @@ NOT_FLUSHED = "Flush cache failed.\n"
 FLUSH_UNDER_WAY = "Another flush_cache is already in progress."
 FLUSH_TIMED_OUT = "Timed out waiting for idle state."
 
-BODY_PATHS = ("/abort_request", "/pause_generation", "/continue_generation", "/open_session", "/close_session")
+BODY_PATHS = (
+    "/abort_request",
+    "/pause_generation",
+    "/continue_generation",
+    "/configure_logging",
+    "/open_session",
+    "/close_session",
+)
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 T = TypeVar("T")
 Mode = Literal["abort", "retract", "in_place"]
@@ -78,6 +87,19 @@ class CloseSessionBody:
     """The body of /close_session."""
 
     session_id: str
+
+
+@frozen(kw_only=True)
+class LoggingBody:
+    """The body of /configure_logging; requests are never logged or dumped, their texts are nobody's business."""
+
+    log_level: str | None = None
+    log_requests: bool | None = None
+    log_requests_level: int | None = None
+    log_requests_format: str | None = None
+    dump_requests_folder: str | None = None
+    dump_requests_threshold: int | None = None
+    crash_dump_folder: str | None = None
 
 
 @define(eq=False)
@@ -140,6 +162,20 @@ class Admin:
         await self._command(CloseSession(_session_id(_read(CloseSessionBody, body).session_id)))
         return Told(200)
 
+    async def configure_logging(self, body: dict[str, object]) -> Told:
+        """Set the least severe level to log; raises InvalidRequest for logging of requests, which there is none of."""
+        wanted = _read(LoggingBody, body)
+        for name in ("log_requests", "dump_requests_folder", "crash_dump_folder"):
+            if getattr(wanted, name):
+                raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
+        level = wanted.log_level
+        if level is not None and level.lower() not in LOG_LEVELS:
+            text = f"log_level must be one of {', '.join(LOG_LEVELS)}, got {level!r:.80}."
+            raise InvalidRequest(text, "log_level", "invalid_value")
+        if level is not None:
+            logging.getLogger().setLevel(level.upper())  # the root, whose level --log-level is
+        return Told(200)
+
     async def _command(self, order: Order) -> CommandResult:
         """Return the engine's answer; raises Draining or EngineFailure when the server ends first."""
         results: list[CommandResult] = []
@@ -172,6 +208,7 @@ def body_routes(admin: Admin) -> dict[str, tuple[tuple[str, ...], BodyRoute]]:
         (("POST",), admin.abort_request),
         (("POST",), admin.pause_generation),
         (("POST",), admin.continue_generation),
+        (("GET", "POST"), admin.configure_logging),
         (("GET", "POST"), admin.open_session),
         (("POST",), admin.close_session),
     )

@@ -23,13 +23,14 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, Reque
 
 from stages import errors
 from stages.ingress import info as facts
+from stages.ingress import ollama
 from stages.ingress.access import Access
 from stages.ingress.admin import Admin, BodyRoute, Told, admin_paths, body_routes, read_flush_timeout_s
 from stages.ingress.body import check_media_type, parse_object
-from stages.ingress.dialect import Call, Dialect, ErrorBody, Parsed, Route
+from stages.ingress.dialect import Call, Dialect, ErrorBody, Lookup, Parsed, Route
 from stages.ingress.error_bodies import general_error
 from stages.ingress.info import Info
-from stages.ingress.respond import Serving, describe, respond
+from stages.ingress.respond import Serving, answer_lookup, describe, respond
 from stages.ingress.wire import AsgiWire, Wire
 
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -153,13 +154,15 @@ def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
             parsed = await _parse(dialect, app.serving)
         except Exception as error:
             return _refusal(error, dialect.error)
+        if isinstance(parsed, Lookup):
+            return GenerationResponse(partial(answer_lookup, parsed, dialect, request_id, app.serving))
         return GenerationResponse(partial(respond, parsed, dialect, request_id, app.serving))
 
     app.error_bodies[route.path] = dialect.error
     app.add_url_rule(route.path, f"{dialect.name} {route.path}", generate, methods=list(route.methods))
 
 
-async def _parse(dialect: Dialect, serving: Serving) -> Parsed:
+async def _parse(dialect: Dialect, serving: Serving) -> Parsed | Lookup:
     arrived_s = trio.current_time()
     if dialect.json_only:
         check_media_type(request.headers.get("content-type", ""))
@@ -205,15 +208,21 @@ def _add_info_routes(app: App, info: Info) -> None:
             app.add_url_rule(path, f"health {path}", answer, methods=["GET"])
 
     # A paused server is alive, and not the one to send a request to.
-    add_health(["/health", "/health_generate", "/get_health", "/ping"], lambda: info.readiness() == "ready")
-    add_health(["/ready"], lambda: info.readiness() == "ready" and not info.load().is_paused)
+    add_health(
+        ["/health", "/get_health", "/health_generate", "/get_health_generate", "/ping", "/get_ping"],
+        lambda: info.readiness() == "ready",
+    )
+    add_health(["/ready", "/get_ready"], lambda: info.readiness() == "ready" and not info.load().is_paused)
     add(["/"], lambda: "TrnRT is running")
     add(["/v1/models", "/get_models"], lambda: facts.models(info))
     add(["/v1/models/<path:model_id>"], lambda model_id: facts.model(info, model_id))
     add(["/model_info", "/get_model_info"], lambda: facts.model_info(info))
     add(["/server_info", "/get_server_info"], lambda: facts.server_info(info))
+    add(["/version", "/get_version"], lambda: {"version": info.version})
     add(["/get_load"], lambda: facts.get_load(info))
     add(["/v1/loads", "/get_loads"], lambda: _loads(info))
+    add(["/api/tags"], lambda: ollama.tags(info))
+    add(["/api/version"], ollama.version)
 
 
 def _loads(info: Info) -> object:

@@ -6,7 +6,7 @@ of `stages/ingress/dialects/`, exports one constant `DIALECT`. What ingress does
     read the JSON object --Call--> DIALECT.parse --Parsed--> admit every ask --> status and headers
         stream:     encoder.start(), encoder.event(...) for each event in order of arrival, encoder.finish()
         otherwise:  encoder.body(collected)
-    renders_only: no admission; encoder.body(collected) with the prompts alone
+    parse may also give a Lookup, for what needs no generation: lookup.body(answers of the prompt stage)
     any failure before the status: DIALECT.error(...) as the body; in a stream after it: encoder.failed(...), then end
 """
 
@@ -15,10 +15,11 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-from stages.messages import Ask, Event, Prompt
+from stages.messages import Ask, Event, Prompt, Work, WorkDone
 from stages.settings import ModelSettings
 
 SSE_COMMENT_PING = b": ping\n\n"
+EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
 @frozen
@@ -52,6 +53,8 @@ class Collected:
 
     prompt: Prompt
     events: tuple[Event, ...]
+    # From the first event to the last.
+    decode_s: float = 0.0
 
 
 class Encoder(Protocol):
@@ -89,14 +92,23 @@ class Parsed:
     A request_id the client chose (SGLang's rid) that is live already is refused by ingress with a 400.
     With errors_in_stream a stream that is refused after parsing (a prompt beyond the context, say) is answered 200
     with `encoder.failed(...)`, as SGLang's /generate does; Unavailable stays a real 503 either way.
-    With renders_only the asks' prompts are made and nothing runs: the body is made from Collected without events.
     """
 
     asks: tuple[Ask, ...]
     stream: bool
     encoder: Encoder
     errors_in_stream: bool = False
-    renders_only: bool = False
+
+
+@frozen(eq=False)
+class Lookup:
+    """A call that generates nothing: its works go to the prompt stage one by one, `body` makes JSON of their answers.
+
+    It takes no place in the queue and touches no cache; with no work at all it is answered at once.
+    """
+
+    works: tuple[Work, ...]
+    body: Callable[[Sequence[WorkDone]], object]
 
 
 ErrorBody = Callable[[Exception, int, str], object]
@@ -109,12 +121,13 @@ class Dialect:
     `parse` raises RequestError naming the field. `error(exc, status, request_id)` gives the JSON value of a failure:
     exc is a RequestError, an Unavailable, an Aborted, or an EngineFailure whose own text is not for clients.
     `json_only` demands the media type application/json. `ping` is the frame sent after sse_ping_s of silence, or None
-    for no keep-alives.
+    for no keep-alives. `stream_type` is the media type of a stream, whose frames the encoder makes whole.
     """
 
     name: str
     routes: tuple[Route, ...]
-    parse: Callable[[Call, ModelSettings], Parsed]
+    parse: Callable[[Call, ModelSettings], Parsed | Lookup]
     error: ErrorBody
     json_only: bool = True
     ping: bytes | None = SSE_COMMENT_PING
+    stream_type: str = EVENT_STREAM

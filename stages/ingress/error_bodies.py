@@ -1,4 +1,4 @@
-"""The general error shapes: OpenAI's nested one, SGLang's flat one and Anthropic's, from our error tree."""
+"""The general error shapes, from our error tree: OpenAI's nested, SGLang's flat, Anthropic's, Ollama's bare text."""
 
 from http import HTTPStatus
 
@@ -49,15 +49,17 @@ def anthropic_error(error: Exception, status: int, request_id: str) -> dict[str,
     return {"type": "error", "error": {"type": kind, "message": text}, "request_id": request_id or None}
 
 
+def ollama_error(error: Exception, status: int, request_id: str) -> dict[str, object]:
+    """Return Ollama's error object."""
+    return {"error": message_of(error)}
+
+
 def general_error(path: str, error: Exception, status: int, request_id: str) -> dict[str, object]:
-    """Return the error body of what no dialect answered: Anthropic's shape under its path, OpenAI's under /v1."""
-    if _is_under(path, "/v1/messages"):
-        return anthropic_error(error, status, request_id)
-    return (openai_error if _is_under(path, "/v1") else flat_error)(error, status, request_id)
-
-
-def _is_under(path: str, root: str) -> bool:
-    return path == root or path.startswith(f"{root}/")
+    """Return the error body of what no dialect answered: in the shape of what is under that path, else SGLang's."""
+    for root, shape in (("/v1/messages", anthropic_error), ("/v1", openai_error), ("/api", ollama_error)):
+        if path == root or path.startswith(f"{root}/"):
+            return shape(error, status, request_id)
+    return flat_error(error, status, request_id)
 
 
 def _openai_type(status: int) -> str:

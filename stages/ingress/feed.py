@@ -122,10 +122,20 @@ async def admit(asks: Sequence[Ask], services: Services) -> AsyncIterator[Feed]:
 async def collect(asks: Sequence[Ask], feed: Feed) -> list[Collected]:
     """Read the feed to its end, giving one Collected per ask, in ask order."""
     events: list[list[Event]] = [[] for _ in asks]
+    began_s = [0.0 for _ in asks]
+    last_s = [0.0 for _ in asks]
     while arrivals := await feed.next():
+        now_s = trio.current_time()
         for arrival in arrivals:
-            events[arrival.ask_index].append(arrival.event)
-    return [Collected(prompt, tuple(of_ask)) for prompt, of_ask in zip(feed.prompts, events, strict=True)]
+            index = arrival.ask_index
+            if not events[index]:
+                began_s[index] = now_s
+            last_s[index] = now_s
+            events[index].append(arrival.event)
+    return [
+        Collected(prompt, tuple(of_ask), last - began)
+        for prompt, of_ask, began, last in zip(feed.prompts, events, began_s, last_s, strict=True)
+    ]
 
 
 async def _run_ask(

@@ -24,10 +24,10 @@ from stages.errors import (
     RequestError,
     Unavailable,
 )
-from stages.ingress.dialect import Collected, Dialect, ErrorBody, Parsed
+from stages.ingress.dialect import Dialect, ErrorBody, Lookup, Parsed
 from stages.ingress.feed import Feed, admit, collect
 from stages.ingress.wire import JSON_HEADERS, SSE_HEADERS, Wire
-from stages.request import Services, render
+from stages.request import Services, look_up
 from stages.settings import IngressSettings
 
 INTERNAL_STATUS = 500
@@ -56,14 +56,11 @@ async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Se
     try:
         with _claimed_ids(parsed, serving.live_ids), trio.fail_after(_timeout_s(parsed, serving.settings)):
             async with _watched(dialect.ping if parsed.stream else None, serving, wire):
-                if parsed.renders_only:
-                    collected = [Collected(await render(ask, serving.services), ()) for ask in parsed.asks]
-                else:
-                    async with admit(parsed.asks, serving.services) as feed:
-                        if parsed.stream:
-                            await _stream(parsed, feed, wire)
-                        else:
-                            collected = await collect(parsed.asks, feed)
+                async with admit(parsed.asks, serving.services) as feed:
+                    if parsed.stream:
+                        await _stream(parsed, dialect, feed, wire)
+                    else:
+                        collected = await collect(parsed.asks, feed)
         if parsed.stream:
             await wire.write(b"".join(parsed.encoder.finish()))
             await wire.end()
@@ -74,6 +71,20 @@ async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Se
         await _fail(DeadlineExceeded(), parsed, dialect, request_id, wire)
     except Exception as error:
         await _fail(error, parsed, dialect, request_id, wire)
+
+
+async def answer_lookup(lookup: Lookup, dialect: Dialect, request_id: str, serving: Serving, wire: Wire) -> None:
+    """Answer a call that generates nothing, one work after the other so that prompts of others come between."""
+    limit_s = serving.settings.request_timeout_s
+    try:
+        with trio.fail_after(math.inf if limit_s is None else limit_s):
+            async with _watched(None, serving, wire):
+                done = [await look_up(work, serving.services) for work in lookup.works]
+        await send_json(wire, 200, lookup.body(done))
+    except trio.TooSlowError:
+        await refuse(DeadlineExceeded(), dialect.error, request_id, wire)
+    except Exception as error:
+        await refuse(error, dialect.error, request_id, wire)
 
 
 async def refuse(error: Exception, shape: ErrorBody, request_id: str, wire: Wire) -> None:
@@ -103,10 +114,10 @@ async def send_json(wire: Wire, status: int, value: object, headers: dict[str, s
     await wire.end()
 
 
-async def _stream(parsed: Parsed, feed: Feed, wire: Wire) -> None:
+async def _stream(parsed: Parsed, dialect: Dialect, feed: Feed, wire: Wire) -> None:
     """Send frames as events arrive, one write a wake."""
     encoder = parsed.encoder
-    await wire.start(200, SSE_HEADERS)
+    await wire.start(200, _stream_headers(dialect))
     await wire.write(b"".join(encoder.start()))
     while arrivals := await feed.next():
         frames: list[bytes] = []
@@ -122,9 +133,13 @@ async def _fail(error: Exception, parsed: Parsed, dialect: Dialect, request_id: 
         await refuse(told, dialect.error, request_id, wire)
         return
     if not wire.started:
-        await wire.start(200, SSE_HEADERS)
+        await wire.start(200, _stream_headers(dialect))
     await wire.write(b"".join(parsed.encoder.failed(told)))
     await wire.end()
+
+
+def _stream_headers(dialect: Dialect) -> dict[str, str]:
+    return {**SSE_HEADERS, "content-type": dialect.stream_type}
 
 
 def _told(error: Exception) -> Exception:

@@ -12,7 +12,20 @@ import trio
 from attrs import frozen
 
 from stages.errors import CheckpointError, EngineFailure, InvalidRequest, RequestError
-from stages.messages import Chat, Prompt, Render, Tool
+from stages.messages import (
+    Chat,
+    Detokenize,
+    Detokenized,
+    ParseText,
+    Prompt,
+    Render,
+    Tokenize,
+    Tokenized,
+    Tool,
+    Work,
+    WorkDone,
+)
+from stages.prompt.parsing import parse_text
 from stages.prompt.segments import Segment, Template
 from stages.prompt.templates import load_template
 from stages.prompt.tokenizer import PromptTokenizer, open_prompt_tokenizer
@@ -22,7 +35,7 @@ MAX_BATCH_PROMPTS = 16
 
 log = logging.getLogger(__name__)
 
-Answer = Prompt | Exception
+Answer = WorkDone | Exception
 
 
 async def run_prompt_stage(
@@ -76,15 +89,15 @@ class Prompter:
     template: Template
     tokenizer: PromptTokenizer
 
-    def answers(self, prompts: list[Chat | str | tuple[int, ...]]) -> list[Answer]:
-        """Return a Prompt, or the error in its place, for each of the prompts."""
+    def answers(self, prompts: "list[Work]") -> list[Answer]:
+        """Return a Prompt or whatever else is asked for, or the error in its place, for each of the works."""
         prepared = [self._prepared(prompt) for prompt in prompts]
         try:
             return self._encoded(prepared)
         except Exception:  # one prompt the library chokes on must not take the others along
             return [self._encoded_alone(item) for item in prepared]
 
-    def _prepared(self, prompt: Chat | str | tuple[int, ...]) -> "tuple[Segment, ...] | str | Answer":
+    def _prepared(self, prompt: Work) -> "tuple[Segment, ...] | str | Answer":
         try:
             if isinstance(prompt, Chat):
                 segments = self.template(prompt)
@@ -95,6 +108,13 @@ class Prompter:
             if isinstance(prompt, str):
                 _check_unicode(prompt, "prompt")
                 return prompt
+            if isinstance(prompt, Tokenize):
+                return self._tokenized(prompt)
+            if isinstance(prompt, Detokenize):
+                return self._detokenized(prompt)
+            if isinstance(prompt, ParseText):
+                _check_unicode(prompt.text, "text")
+                return parse_text(prompt, self.tokenizer)
             return self._prompt(self._checked(prompt))
         except RequestError as error:
             return error
@@ -121,6 +141,27 @@ class Prompter:
         except Exception as error:
             log.exception("a prompt could not be tokenized")
             return EngineFailure(f"a prompt could not be tokenized: {error!r}")
+
+    def _tokenized(self, work: Tokenize) -> Tokenized:
+        """Return the ids that generation would have of the same prompts, made by the same code."""
+        if work.add_special_tokens:
+            token_ids = [_raised(answer) for answer in self.answers(list(work.prompts))]
+        else:
+            texts = [prompt for prompt in work.prompts if isinstance(prompt, str)]
+            for text in texts:
+                _check_unicode(text, "prompt")
+            token_ids = self.tokenizer.encode_texts(texts, add_special_tokens=False)
+        names = tuple(map(self.tokenizer.names, token_ids)) if work.with_names else None
+        return Tokenized(tuple(token_ids), names)
+
+    def _detokenized(self, work: Detokenize) -> Detokenized:
+        try:
+            sequences = [self._checked(token_ids) for token_ids in work.sequences]
+        except InvalidRequest as error:
+            text = f"Error decoding tokens: {error.message} Input tokens might be invalid for the model."
+            raise InvalidRequest(text, "tokens", "invalid_value") from None
+        text_of = partial(self.tokenizer.vocabulary.text, skip_special=work.skip_special_tokens)
+        return Detokenized(tuple(map(text_of, sequences)))
 
     def _checked(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         size = self.tokenizer.vocab_size
@@ -161,6 +202,14 @@ def leaves_thinking_open(token_ids: tuple[int, ...], tokenizer: PromptTokenizer)
         if token_id in closing:
             return False
     return False
+
+
+def _raised(answer: Answer) -> tuple[int, ...]:
+    if isinstance(answer, Exception):
+        raise answer
+    # Invariant: texts and chats are answered with Prompts.
+    assert isinstance(answer, Prompt)
+    return answer.token_ids
 
 
 def _check_unicode(text: str, param: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from attrs import frozen
 from tokenizers import Tokenizer
 
+from stages.detokenizer.vocabulary import Vocabulary, vocabulary_of
 from stages.errors import CheckpointError
 from stages.prompt.segments import Control, Segment
 from stages.tokenizer_file import TokenizerFile, read_tokenizer_file
@@ -26,12 +27,19 @@ class PromptTokenizer:
     plain: Tokenizer
     control_ids: Mapping[str, int]
     vocab_size: int
+    # The way back: the same bytes the detokenizer makes answers of.
+    vocabulary: Vocabulary
 
-    def encode_texts(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+    def encode_texts(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[tuple[int, ...]]:
         """Encode raw texts with added tokens matched, giving each one's ids."""
         if not texts:
             return []
-        return [tuple(encoding.ids) for encoding in self.matching.encode_batch_fast(list(texts))]
+        encodings = self.matching.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return [tuple(encoding.ids) for encoding in encodings]
+
+    def names(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        """Return what the vocabulary calls each id, "" for one it has no name for."""
+        return tuple(self.matching.id_to_token(token_id) or "" for token_id in token_ids)
 
     def encode_segments(self, prompts: Sequence[Sequence[Segment]]) -> list[tuple[int, ...]]:
         """Encode segments, giving each prompt's ids; raises KeyError for a control token the vocabulary lacks."""
@@ -59,7 +67,8 @@ def open_prompt_tokenizer(path: str) -> PromptTokenizer:
         plain = Tokenizer.from_str(json.dumps(_without_added_tokens(file)))
     except Exception as error:  # the library raises bare Exception
         raise CheckpointError(f"cannot use {file.path}: {error}") from error
-    return PromptTokenizer(matching, plain, file.control_ids, 1 + max(matching.get_vocab().values()))
+    vocab_size = 1 + max(matching.get_vocab().values())
+    return PromptTokenizer(matching, plain, file.control_ids, vocab_size, vocabulary_of(file))
 
 
 def _without_added_tokens(file: TokenizerFile) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 import json
 from typing import Any
 
+import orjson
 import pytest
 import trio
 
 from stages.detokenizer.choice import Choice, Decoding
 from stages.detokenizer.stage import open_decoding
 from stages.ingress.dialect import Call, Collected
+from stages.ingress.dialects import ollama_chat
 from stages.ingress.dialects.openai_chat import DIALECT
 from stages.messages import ChoiceKey, Event, Finish, Prompt, Submit, TokensRow, Usage
 from stages.prompt.tokenizer import open_prompt_tokenizer
@@ -120,6 +122,31 @@ def streamed(body: dict[str, Any], texts: list[str], step: int) -> list[dict[str
     return [joined[index] for index in sorted(joined)]
 
 
+def ollama_whole(body: dict[str, Any], texts: list[str], step: int) -> dict[str, Any]:
+    encoder = ollama_chat.DIALECT.parse(Call({**body, "stream": False}, {}, "/api/chat", "r", 0), MODEL).encoder
+    status, value = encoder.body([Collected(PROMPT, tuple(events_of(body, texts, step)))])
+    assert status == 200
+    answer: dict[str, Any] = orjson.loads(orjson.dumps(value))
+    return answer
+
+
+def ollama_streamed(body: dict[str, Any], texts: list[str], step: int) -> dict[str, Any]:
+    """What a client of Ollama's API joins from its lines, in the form of the whole answer."""
+    encoder = ollama_chat.DIALECT.parse(Call(body, {}, "/api/chat", "r", 0), MODEL).encoder
+    frames = encoder.start()
+    for event in events_of(body, texts, step):
+        frames += encoder.event(0, PROMPT, event)
+    lines = [orjson.loads(line) for line in b"".join(frames + encoder.finish()).splitlines()]
+    messages = [line["message"] for line in lines]
+    joined: dict[str, Any] = {"role": "assistant", "content": "".join(message["content"] for message in messages)}
+    if thinking := "".join(message.get("thinking", "") for message in messages):
+        joined["thinking"] = thinking
+    if calls := [call for message in messages for call in message.get("tool_calls", ())]:
+        joined["tool_calls"] = calls
+    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    return {**lines[-1], "message": joined}
+
+
 def as_joined(choice: dict[str, Any]) -> dict[str, Any]:
     message = choice["message"]
     calls = {index: dict(one["function"]) for index, one in enumerate(message.get("tool_calls") or ())}
@@ -141,6 +168,24 @@ def test_a_stream_of_any_steps_joins_to_the_whole_answer_and_choices_never_mix(s
         alone = [as_joined(whole({**body, "n": 1}, [text], 1000)[0]) for text in chosen]
         assert [as_joined(choice) for choice in whole(body, chosen, step)] == alone
         assert streamed(body, chosen, step) == alone
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 1000])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_ollamas_lines_of_any_steps_join_to_the_whole_answer_and_to_what_chat_says(name: str, step: int) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]}
+    text, num_calls = ANSWERS[name]
+    call = Call(body, {}, "/", "r", 0)
+    assert ollama_chat.DIALECT.parse(call, MODEL).asks[0].form == DIALECT.parse(call, MODEL).asks[0].form
+
+    answer = ollama_whole(body, [text], 1000)
+    assert ollama_whole(body, [text], step) == ollama_streamed(body, [text], step) == answer
+    chat = as_joined(whole(body, [text], 1000)[0])
+    message = answer["message"]
+    assert (message["content"], message.get("thinking", "")) == (chat["content"], chat["reasoning"])
+    calls = [one["function"] for one in message.get("tool_calls", ())]
+    assert [one["arguments"] for one in calls] == [json.loads(one["arguments"]) for one in chat["calls"].values()]
+    assert len(calls) == num_calls
 
 
 @pytest.mark.parametrize("name", ANSWERS)

@@ -7,9 +7,9 @@ import pytest
 import trio
 from attrs import evolve
 
-from stages.errors import InvalidRequest, PriorityRefused
-from stages.messages import Ask, Ended
-from stages.request import admitted
+from stages.errors import ContextOverflow, InvalidRequest, PriorityRefused
+from stages.messages import Ask, Ended, Limits
+from stages.request import admitted, fit
 from tests.fakes import FAKE_MODEL, counting, fake_services, silent
 
 REFUSES = evolve(FAKE_MODEL, refuses_priority=True)
@@ -96,3 +96,11 @@ async def test_an_abort_of_others_leaves_a_prompt_being_made_alone(autojump_cloc
         await trio.sleep(1.0)
         assert len(fakes.engine.submits) == 1
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("wanted", "fitted"), [(None, 4086), (4086, 4086), (4087, 4086), (10**9, 4086), (5, 5)])
+def test_a_budget_that_may_shrink_is_cut_to_what_the_context_leaves(wanted: int | None, fitted: int) -> None:
+    ask = Ask("r", "x", limits=Limits(max_new_tokens=wanted, may_shrink=True))
+    assert fit(ask, 10, FAKE_MODEL) == fitted
+    with pytest.raises(ContextOverflow):
+        fit(ask, 4096, FAKE_MODEL)

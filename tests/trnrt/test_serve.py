@@ -202,3 +202,8 @@ def test_a_signal_while_the_server_loads_ends_it_quietly(number: signal.Signals,
 )
 def test_the_next_step_is_planned_ahead_unless_the_flag_says_not_to(argv: list[str], overlap: bool) -> None:
     assert scheduler_settings(load_config(argv, {})).overlap is overlap
+
+
+@pytest.mark.parametrize("preset", ["default", "batch8"])
+def test_server_info_tells_the_presets_name(preset: str) -> None:
+    assert trnrt.serve._info(slow_server(preset=preset)).server_args()["preset"] == preset

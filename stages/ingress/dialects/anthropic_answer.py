@@ -161,32 +161,6 @@ class MessageEncoder:
         return [_delta_frame(block, {"type": "signature_delta", "signature": self.head.signature(block)}), *frames]
 
 
-@define(eq=False)
-class CountEncoder:
-    """The answer of count_tokens: how long the prompt is."""
-
-    def start(self) -> list[bytes]:
-        """Return nothing: a count is never streamed."""
-        return []
-
-    def event(self, ask_index: int, prompt: Prompt, event: Event) -> list[bytes]:
-        """Return nothing: a count has no events."""
-        return []
-
-    def finish(self) -> list[bytes]:
-        """Return nothing."""
-        return []
-
-    def failed(self, error: Exception) -> list[bytes]:
-        """Return nothing."""
-        return []
-
-    def body(self, collected: Sequence[Collected]) -> tuple[int, object]:
-        """Return the number of prompt tokens, cached or not."""
-        (one,) = collected
-        return HTTPStatus.OK, {"input_tokens": len(one.prompt.token_ids)}
-
-
 def usage_json(usage: Usage, prompt_tokens: int) -> dict[str, object]:
     """Return Anthropic's usage object; output_tokens include those of thinking."""
     return {

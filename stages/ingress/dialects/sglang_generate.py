@@ -33,7 +33,6 @@ T = TypeVar("T")
 
 # Fields that change the answer and are not served; any value but these asks for them.
 NOT_SERVED = (
-    "token_ids_logprob",
     "custom_logit_processor",
     "return_hidden_states",
     "return_sampling_mask",
@@ -63,6 +62,7 @@ class GenerateBody(PlacementFields):
     return_logprob: bool | list[bool] | None = None
     logprob_start_len: int | list[int] | None = None
     top_logprobs_num: Unsigned | list[Unsigned] | None = None
+    token_ids_logprob: list[int] | list[list[int]] | None = None
     return_text_in_logprobs: bool = False
     stream: bool = False
     return_prompt_token_ids: bool = False
@@ -104,6 +104,7 @@ def _parse(call: Call, body: GenerateBody, params: WireSampling | list[WireSampl
     for wire in samplings:
         check(wire, model.vocab_size)
     _check_lists(body, num_samples, size)
+    _check_token_ids_logprob(body.token_ids_logprob, size, model.vocab_size)
     logprobs = _logprobs(body, size)
     ids = _request_ids(call, body, len(prompts), is_batch, num_samples)
     asks = tuple(
@@ -193,6 +194,27 @@ def _check_lists(body: GenerateBody, num_samples: int, size: int | None) -> None
     for name in ("extra_key", "cache_salt"):
         if isinstance(getattr(body, name), list):
             _spread(name, getattr(body, name), size)
+
+
+def _check_token_ids_logprob(given: list[int] | list[list[int]] | None, size: int | None, vocab_size: int) -> None:
+    """Refuse ids to score, in SGLang's words where it would too; a list goes to all prompts, a list of lists to each.
+
+    What asks for nothing passes: null, no ids, or a list of no ids for each prompt.
+    """
+    name = "token_ids_logprob"
+    values: list[Any] = given or []
+    are_lists = bool(values) and isinstance(values[0], list)
+    if are_lists and size is None:
+        raise InvalidRequest(f"{name} must be a flat list of integers.", name)
+    if are_lists and len(values) != size:
+        raise InvalidRequest(f"The length of {name} should be equal to the batch size.", name)
+    ids = [token_id for ids in values for token_id in ids] if are_lists else values
+    for token_id in ids:
+        if not 0 <= token_id < vocab_size:
+            text = f"{name} contains out-of-vocabulary token id {token_id}; valid range is [0, {vocab_size})."
+            raise InvalidRequest(text, name)
+    if ids:
+        raise InvalidRequest(f"{name} is not supported by this server.", name)
 
 
 def _logprobs(body: GenerateBody, size: int | None) -> list[int | None]:

@@ -72,7 +72,10 @@ def _segments(chat: Chat) -> Iterator[Segment]:
             continue
         yield from _turn(role, closed[index], index, keep_thinking=index > keep_from)
         index += 1
-    yield from _opening(chat) if final is None else final
+    if final is not None:
+        yield from final
+    elif chat.opens_turn:
+        yield from _opening(chat)
 
 
 def _turn(role: str, message: Message, index: int, *, keep_thinking: bool) -> Iterator[Segment]:

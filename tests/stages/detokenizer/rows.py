@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from stages.channels import open_mailbox
 from stages.detokenizer.choice import Choice, Decoding
 from stages.detokenizer.parsers.loading import load_reasoning_parser, load_tool_parser, tag_ids
-from stages.detokenizer.vocabulary import Vocabulary, _vocabulary
+from stages.detokenizer.vocabulary import Vocabulary, vocabulary_of
 from stages.messages import (
     ChoiceKey,
     Delta,
@@ -37,7 +37,7 @@ LENGTH = Finish("length")
 @cache
 def vocabulary() -> Vocabulary:
     with tempfile.TemporaryDirectory() as folder:
-        return _vocabulary(read_tokenizer_file(str(write_small_tokenizer(Path(folder)))))
+        return vocabulary_of(read_tokenizer_file(str(write_small_tokenizer(Path(folder)))))
 
 
 @cache

@@ -41,12 +41,13 @@ async def running(
     extend: Callable[[App], None] | None = None,
     dialects: Sequence[Dialect] = (TEXT_DIALECT, LAX_TEXT_DIALECT),
     model: ModelSettings = FAKE_MODEL,
+    tokenizer: str | None = None,
     **settings: Any,
 ) -> AsyncIterator[Running]:
     """Serve the dialects for the block on a free port; the server is told to stop after it."""
     defaults: dict[str, Any] = {"port": 0, "drain_timeout_s": 0.2}
     ingress = IngressSettings(**{**defaults, **settings})
-    async with fake_services(script, model=model) as fakes, trio.open_nursery() as nursery:
+    async with fake_services(script, model=model, tokenizer=tokenizer) as fakes, trio.open_nursery() as nursery:
         state: list[Running] = []
         serving = Serving(fakes.services, ingress)
         app = create_app(dialects, serving, fake_info(lambda: state[0].readiness, lambda: state[0].load))

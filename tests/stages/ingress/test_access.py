@@ -10,6 +10,9 @@ import trio
 from stages.errors import StartupError
 from stages.ingress.access import Access
 from stages.ingress.admin import admin_paths
+from stages.ingress.app import create_app
+from stages.ingress.dialects import find_dialects
+from stages.ingress.respond import Serving
 from stages.ingress.server import bind, check_certificate
 from stages.settings import IngressSettings
 from tests.fakes import counting
@@ -51,6 +54,28 @@ async def test_a_refusal_has_the_shape_of_its_route_and_is_given_before_the_body
         assert not server.engine.submits
 
 
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/v1/messages/count_tokens", "authentication_error"),
+        ("/v1/tokenize", "invalid_request_error"),
+        ("/v1/nothing", "invalid_request_error"),
+        ("/tokenize", None),
+        ("/api/chat", None),
+        ("/api/tags", None),
+        ("/configure_logging", None),
+    ],
+)
+async def test_every_api_is_refused_in_a_shape_its_clients_know(path: str, kind: str | None) -> None:
+    async with running(SCRIPT, dialects=find_dialects(), api_key="right") as server:
+        reply = await ask(server.port, path, {})
+    assert reply.status == 401
+    if kind is None:
+        assert reply.json == {"error": "Unauthorized"}
+    else:
+        assert (reply.json["error"]["type"], reply.json["error"]["message"]) == (kind, "Unauthorized")
+
+
 @pytest.mark.parametrize("path", ["/health", "/health_generate", "/ready"])
 async def test_health_needs_no_key(path: str) -> None:
     async with running(SCRIPT, api_key="right") as server, connected(server.port) as client:
@@ -70,7 +95,8 @@ async def test_with_an_admin_key_the_other_opens_admin_routes_no_more() -> None:
 
 
 def test_every_admin_route_that_is_served_is_an_admin_path() -> None:
-    assert set(admin_paths()) >= {"/flush_cache", "/abort_request", "/pause_generation", "/continue_generation"}
+    app = create_app((), Serving(None, IngressSettings()), None)  # type: ignore[arg-type]
+    assert {rule.rule for rule in app.url_map.iter_rules() if rule.endpoint.startswith("admin ")} == set(admin_paths())
     access = Access("key", "admin", admin_paths=frozenset(admin_paths()))
     for path in admin_paths():
         access.check("POST", path, {"x-api-key": "admin"})

@@ -1,5 +1,7 @@
 """Admin routes: what SGLang's clients send and read, over real sockets; waiting for idle on a virtual clock."""
 
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -225,6 +227,27 @@ async def test_closing_a_session_is_a_200_even_where_there_is_none() -> None:
         assert (reply.status, reply.body, server.engine.orders) == (200, b"", [CloseSession("s")])
 
 
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    logger = logging.getLogger()
+    level = logger.level
+    yield logger
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_the_level_of_the_log_can_be_set_while_serving(method: str, root_logger: logging.Logger) -> None:
+    async with running(silent) as server, connected(server.port) as client:
+        for level in ("ERROR", "warning"):
+            body = {"log_level": level, "log_requests": False, "log_requests_level": 0, "dump_requests_folder": ""}
+            await client.send(post_bytes("/configure_logging", body).replace(b"POST", method.encode(), 1))
+            reply = await client.reply()
+            assert (reply.status, reply.body) == (200, b"")
+            assert root_logger.level == getattr(logging, level.upper())
+        assert (await ask(server.port, "/configure_logging", b"")).status == 200
+        assert root_logger.level == logging.WARNING
+
+
 @pytest.mark.parametrize(
     ("path", "body", "text"),
     [
@@ -235,6 +258,15 @@ async def test_closing_a_session_is_a_200_even_where_there_is_none() -> None:
         ("/open_session", {"timeout": -1}, "timeout must be a positive number"),
         ("/open_session", {"session_id": "s" * 1025}, "session_id must have between 1 and 1024"),
         ("/close_session", {}, "session_id must be a string"),
+        (
+            "/configure_logging",
+            {"log_level": "loud"},
+            "log_level must be one of debug, info, warning, error, got 'loud'.",
+        ),
+        ("/configure_logging", {"log_requests": True}, "log_requests is not supported"),
+        ("/configure_logging", {"dump_requests_folder": "/tmp/x"}, "dump_requests_folder is not supported"),
+        ("/configure_logging", {"crash_dump_folder": "/tmp/x"}, "crash_dump_folder is not supported"),
+        ("/configure_logging", {"log_requests_level": "3"}, "log_requests_level must be an integer"),
         ("/close_session", {"session_id": ""}, "session_id must have between 1 and 1024"),
     ],
 )

@@ -174,7 +174,8 @@ async def test_unknown_paths_have_openais_shape_under_v1_and_sglangs_elsewhere()
 
 async def test_health_follows_readiness_and_touches_no_engine() -> None:
     async with running(silent) as server, connected(server.port) as client:
-        for path in ("/health", "/health_generate", "/ready", "/ping"):
+        paths = ("/health", "/health_generate", "/ready", "/ping")
+        for path in (*paths, *(f"/get_{path[1:]}" for path in paths)):
             server.readiness = "ready"
             reply = await client.get(path)
             assert (reply.status, reply.body) == (200, b"")
@@ -202,6 +203,8 @@ async def test_head_of_the_root_answers() -> None:
         ("/get_model_info", lambda body: body["served_model_name"] == "fake"),
         ("/server_info", lambda body: body["max_total_num_tokens"] == 512 and body["schedule_policy"] == "fcfs"),
         ("/get_server_info", lambda body: body["internal_states"][0]["last_gen_throughput"] == 12.35),
+        ("/version", lambda body: body == {"version": "0.1.0"}),
+        ("/get_version", lambda body: body == {"version": "0.1.0"}),
         ("/get_load", lambda body: body == [{"dp_rank": 0, "num_reqs": 7, "num_waiting_reqs": 4, "num_tokens": 178}]),
         ("/v1/loads", lambda body: body["loads"][0]["token_usage"] == 0.25 and "memory" in body["loads"][0]),
         ("/v1/loads?include=core", lambda body: "memory" not in body["loads"][0]),

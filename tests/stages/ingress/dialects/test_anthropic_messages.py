@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.errors import Aborted, BodyTooLarge, ContextOverflow, EngineFailure, InvalidRequest, QueueFull, Unavailable
-from stages.ingress.dialect import Collected
+from stages.ingress.dialect import Collected, Lookup
 from stages.ingress.dialects import anthropic_count_tokens
 from stages.ingress.dialects.anthropic_messages import DIALECT
 from stages.messages import Ask, Chat, Delta, Ended, Finish, ToolCallDelta, Usage
@@ -37,6 +37,12 @@ def chat_of(more: dict[str, Any]) -> Chat:
     prompt = ask_of(more).prompt
     assert isinstance(prompt, Chat)
     return prompt
+
+
+def count_of(body: dict[str, Any]) -> Lookup:
+    lookup = COUNT.parse(call_of(body), MODEL)
+    assert isinstance(lookup, Lookup)
+    return lookup
 
 
 def said(role: str, *blocks: Any) -> dict[str, Any]:
@@ -319,8 +325,7 @@ def test_every_field_claude_code_sends_is_taken_or_ignored() -> None:
     ask = ask_of(CLAUDE_CODE, BETAS)
     assert ask.stream
     assert ask.prompt.template == {"enable_thinking": True, "reasoning_effort": "medium"}  # type: ignore[union-attr]
-    (counted,) = COUNT.parse(call_of(CLAUDE_CODE), MODEL).asks
-    assert counted.prompt == ask.prompt
+    assert count_of(CLAUDE_CODE).works == (ask.prompt,)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -544,8 +549,7 @@ def test_input_tokens_and_cached_ones_add_up_to_the_prompt() -> None:
         usage = both({}, generated(spoken(text="x", cached=cached), cached=cached))["usage"]
         parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
         assert [usage[part] for part in parts] == [3 - cached, cached, 0]
-        encoder = COUNT.parse(call_of(HI), MODEL).encoder
-        assert encoder.body([Collected(PROMPT, ())]) == (200, {"input_tokens": 3})
+        assert count_of(HI).body([PROMPT]) == {"input_tokens": 3}
 
 
 def test_numbers_too_large_for_64_bits_stay_exact() -> None:

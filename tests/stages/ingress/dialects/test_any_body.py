@@ -13,10 +13,16 @@ from stages.ingress.dialect import Dialect
 from stages.ingress.dialects import (
     anthropic_count_tokens,
     anthropic_messages,
+    ollama_chat,
+    ollama_generate,
+    ollama_show,
     openai_chat,
     openai_completions,
     sglang_generate,
+    sglang_parsing,
+    tokenize,
 )
+from stages.ingress.dialects.ollama_common import Options
 from stages.ingress.dialects.openai_thinking import ThinkingBody
 from stages.ingress.dialects.sglang_sampling import WireSampling
 from tests.stages.ingress.dialects.kit import MODEL, call_of
@@ -70,6 +76,11 @@ CASES = [
     (openai_chat.DIALECT, names(openai_chat.ChatBody, ThinkingBody), {"messages": [{"role": "user", "content": "x"}]}),
     (openai_completions.DIALECT, names(openai_completions.CompletionBody), {"prompt": "x"}),
     (sglang_generate.DIALECT, names(sglang_generate.GenerateBody), {"text": "x"}),
+    (sglang_parsing.DIALECT, names(sglang_parsing.SeparateReasoningBody, sglang_parsing.ParseFunctionCallBody), {}),
+    (tokenize.DIALECT, names(tokenize.TokenizeBody, openai_chat.ChatBody), {}),
+    (ollama_chat.DIALECT, names(ollama_chat.ChatBody), {"messages": [{"role": "user", "content": "x"}]}),
+    (ollama_generate.DIALECT, names(ollama_generate.GenerateBody), {"prompt": "x"}),
+    (ollama_show.DIALECT, names(ollama_show.ShowBody), {}),
 ]
 
 
@@ -83,6 +94,8 @@ def test_any_json_object_is_understood_or_refused(
     if dialect is sglang_generate.DIALECT and data.draw(st.booleans()):
         params = st.dictionaries(st.sampled_from(names(WireSampling)), VALUES, max_size=3)
         body["sampling_params"] = data.draw(params)
+    if dialect in (ollama_chat.DIALECT, ollama_generate.DIALECT) and data.draw(st.booleans()):
+        body["options"] = data.draw(st.dictionaries(st.sampled_from(names(Options)), VALUES, max_size=3))
     error = refusal_of(dialect, body)
     if error is not None:
         assert error.status in (400, 404)

@@ -26,9 +26,14 @@ def test_the_folder_is_searched_and_no_two_dialects_share_a_name_or_a_route() ->
     assert [dialect.name for dialect in found] == [
         "anthropic_count_tokens",
         "anthropic_messages",
+        "ollama_chat",
+        "ollama_generate",
+        "ollama_show",
         "openai_chat",
         "openai_completions",
         "sglang_generate",
+        "sglang_parsing",
+        "tokenize",
     ]
     routes = [(method, route.path) for dialect in found for route in dialect.routes for method in route.methods]
     assert len(set(routes)) == len(routes)

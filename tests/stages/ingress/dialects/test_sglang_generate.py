@@ -271,6 +271,39 @@ UNSERVED = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"token_ids_logprob": [1, 999]}, "token_ids_logprob is not supported by this server."),
+        ({"text": ["a", "b"], "token_ids_logprob": [1]}, "token_ids_logprob is not supported by this server."),
+        ({"text": ["a", "b"], "token_ids_logprob": [[], [1]]}, "token_ids_logprob is not supported by this server."),
+        ({"token_ids_logprob": [[1]]}, "token_ids_logprob must be a flat list of integers."),
+        (
+            {"text": ["a", "b"], "token_ids_logprob": [[1]]},
+            "The length of token_ids_logprob should be equal to the batch size.",
+        ),
+        (
+            {"token_ids_logprob": [1, 1000]},
+            "token_ids_logprob contains out-of-vocabulary token id 1000; valid range is [0, 1000).",
+        ),
+        (
+            {"text": ["a"], "token_ids_logprob": [[-1]]},
+            "token_ids_logprob contains out-of-vocabulary token id -1; valid range is [0, 1000).",
+        ),
+    ],
+)
+def test_ids_to_score_are_checked_as_sglang_does_and_then_refused_by_name(more: dict[str, Any], text: str) -> None:
+    assert message(**more) == text
+
+
+def test_no_ids_to_score_ask_for_nothing() -> None:
+    for nothing in (None, []):
+        assert asks_of(token_ids_logprob=nothing) == asks_of()
+    assert len(asks_of(text=["a", "b"], token_ids_logprob=[[], []])) == 2
+    assert gate(token_ids_logprob="1").endswith("at `token_ids_logprob`")
+    assert gate(token_ids_logprob=[1, True]).endswith("at `token_ids_logprob.1`")
+
+
 @pytest.mark.parametrize("name", UNSERVED)
 def test_a_field_that_is_not_served_is_refused_by_name(name: str) -> None:
     assert message(**{name: UNSERVED[name]}) == f"{name} is not supported by this server."

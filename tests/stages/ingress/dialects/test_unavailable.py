@@ -8,6 +8,7 @@ import pytest
 
 from stages.ingress.dialect import Dialect
 from stages.ingress.dialects import find_dialects
+from stages.ingress.dialects.ollama_common import NDJSON
 from stages.ingress.respond import Serving, respond
 from stages.messages import Ended, Finish, Submit, Usage
 from stages.settings import IngressSettings
@@ -16,6 +17,8 @@ from tests.stages.ingress.dialects.kit import MODEL, call_of, parse
 
 BODIES: dict[str, dict[str, Any]] = {
     "anthropic_messages": {"model": "glm", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
+    "ollama_chat": {"model": "glm", "messages": [{"role": "user", "content": "hi"}]},
+    "ollama_generate": {"model": "glm", "prompt": "hi"},
     "openai_chat": {"model": "glm", "messages": [{"role": "user", "content": "hi"}]},
     "openai_completions": {"model": "glm", "prompt": "hi"},
     "sglang_generate": {"text": "hi"},
@@ -28,6 +31,8 @@ every_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect:
 
 def message_in(body: Any) -> str:
     told = body.get("error", body)
+    if isinstance(told, str):
+        return told
     message: str = told["message"]
     return message
 
@@ -82,10 +87,13 @@ async def test_a_stream_that_has_begun_ends_with_the_reason(
 ) -> None:
     wire = await answer(dialect, let_go(message), stream=True)
     assert wire.status == 200
-    *_, last = lines = [line[len("data: ") :] for line in wire.text.split("\n") if line.startswith("data: ")]
-    if dialect.name != "anthropic_messages":
-        *_, last, done = lines
-        assert done == "[DONE]"
+    if dialect.stream_type == NDJSON:
+        last = wire.text.splitlines()[-1]
+    else:
+        *lines, last = [line[len("data: ") :] for line in wire.text.split("\n") if line.startswith("data: ")]
+        if dialect.name != "anthropic_messages":
+            assert last == "[DONE]"
+            last = lines[-1]
     value = orjson.loads(last)
     if "meta_info" in value:
         value = value["meta_info"]["finish_reason"]

@@ -1,0 +1,149 @@
+"""An answer's text taken apart by the parsers that take apart what the model generates.
+
+The parsers read token ids, so the text becomes ids first, its tags matched; from there on it is the detokenizer's own
+code. A step never holds a tag and anything else, so that runs of reasoning and of visible text come out in order.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import trio
+
+from stages.detokenizer.choice import Choice, Decoding
+from stages.detokenizer.parsers.loading import load_reasoning_parser, load_tool_parser, tag_ids
+from stages.detokenizer.parsers.port import ReasoningParser, ToolParser
+from stages.errors import InvalidRequest, StartupError
+from stages.messages import (
+    ChoiceKey,
+    Delta,
+    Event,
+    Finish,
+    ParsedText,
+    ParseText,
+    Sampling,
+    Submit,
+    TextBlock,
+    TextForm,
+    TokensRow,
+    ToolCallDelta,
+)
+from stages.prompt.tokenizer import PromptTokenizer
+
+OPENING, CLOSING = "<think>", "</think>"
+MAX_STEP_TOKENS = 512
+
+
+def parse_text(work: ParseText, tokenizer: PromptTokenizer) -> ParsedText:
+    """Return what `work.text` holds; raises InvalidRequest naming a parser that cannot be had."""
+    decoding = _decoding(work, tokenizer)
+    (token_ids,) = tokenizer.encode_texts([work.text], add_special_tokens=False)
+    if len(token_ids) > work.max_tokens:
+        text = f"text has {len(token_ids)} tokens, which is longer than any answer: at most {work.max_tokens}."
+        raise InvalidRequest(text, "text", "invalid_value")
+    submit = _submit(work, begins_inside(token_ids, tokenizer))
+    steps = list(_steps(token_ids, frozenset(tokenizer.control_ids.values())))
+    deltas = list(_deltas(Choice(submit, decoding), submit, steps))
+    return ParsedText(tuple(_blocks(deltas)), tuple(_calls(deltas)))
+
+
+def begins_inside(token_ids: Sequence[int], tokenizer: PromptTokenizer) -> bool:
+    """Return whether a text goes on from an open thinking block: it closes one before it opens any."""
+    tags = {tokenizer.control_ids.get(tag): tag for tag in (OPENING, CLOSING)}
+    return next((tags[token_id] for token_id in token_ids if token_id in tags), OPENING) == CLOSING
+
+
+def _decoding(work: ParseText, tokenizer: PromptTokenizer) -> Decoding:
+    reasoning: ReasoningParser | None = None
+    tools: ToolParser | None = None
+    param = "reasoning_parser"
+    try:
+        if work.reasoning_parser is not None:
+            reasoning = load_reasoning_parser(work.reasoning_parser)
+        reasoning_tags = tag_ids(reasoning, tokenizer.vocabulary) if reasoning is not None else {}
+        param = "tool_call_parser"
+        if work.tool_parser is not None:
+            tools = load_tool_parser(work.tool_parser)
+        tool_tags = tag_ids(tools, tokenizer.vocabulary) if tools is not None else {}
+    except StartupError as error:
+        raise InvalidRequest(str(error), param, "invalid_value") from None
+    return Decoding(
+        tokenizer.vocabulary,
+        (reasoning, reasoning_tags) if reasoning is not None else None,
+        (tools, tool_tags) if tools is not None else None,
+    )
+
+
+def _submit(work: ParseText, in_reasoning: bool) -> Submit:
+    """Return a choice as the detokenizer wants it, of a mailbox nobody writes to."""
+    mailbox, reader = trio.open_memory_channel[Event](0)
+    mailbox.close()
+    reader.close()
+    return Submit(
+        key=ChoiceKey("", 0),
+        prompt_ids=(),
+        sampling=Sampling(),
+        seed=0,
+        max_new_tokens=0,
+        min_new_tokens=0,
+        stop_token_ids=frozenset(),
+        stop=(),
+        form=TextForm(
+            skip_special_tokens=False,
+            parse_reasoning=work.reasoning_parser is not None,
+            parse_tools=work.tool_parser is not None,
+            tools=work.tools,
+        ),
+        in_reasoning=in_reasoning,
+        logprobs=False,
+        num_top_logprobs=0,
+        mailbox=mailbox,
+    )
+
+
+def _steps(token_ids: Sequence[int], tags: frozenset[int]) -> Iterator[tuple[int, ...]]:
+    """Yield the ids in steps: each tag alone, and what stands between two in pieces the detokenizer is quick with."""
+    step: list[int] = []
+    for token_id in token_ids:
+        if step and (token_id in tags or step[-1] in tags or len(step) == MAX_STEP_TOKENS):
+            yield tuple(step)
+            step = []
+        step.append(token_id)
+    if step:
+        yield tuple(step)
+
+
+def _deltas(choice: Choice, submit: Submit, steps: Sequence[tuple[int, ...]]) -> Iterator[Delta]:
+    for number, step in enumerate(steps, start=1):
+        finish = Finish("stop") if number == len(steps) else None
+        for event in choice.take(TokensRow(submit, step, finish=finish)):
+            if isinstance(event, Delta):
+                yield event
+
+
+def _blocks(deltas: Iterable[Delta]) -> Iterator[TextBlock]:
+    run: list[str] = []
+    kind = ""
+    for delta in deltas:
+        for its_kind, text in (("reasoning", delta.reasoning), ("text", delta.text)):
+            if text and its_kind != kind:
+                yield from _ended(kind, run)
+                kind, run = its_kind, []
+            if text:
+                run.append(text)
+    yield from _ended(kind, run)
+
+
+def _ended(kind: str, run: list[str]) -> Iterator[TextBlock]:
+    if run:
+        yield TextBlock("reasoning" if kind == "reasoning" else "text", "".join(run))
+
+
+def _calls(deltas: Iterable[Delta]) -> Iterator[ToolCallDelta]:
+    names: dict[int, str] = {}
+    arguments: dict[int, list[str]] = {}
+    for delta in deltas:
+        for piece in delta.tool_calls:
+            if piece.name is not None:
+                names[piece.index] = piece.name
+            arguments.setdefault(piece.index, []).append(piece.arguments)
+    for index, name in names.items():
+        yield ToolCallDelta(index, name, "".join(arguments[index]))
