@@ -1,12 +1,14 @@
 """Tasks that may not die unnoticed."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import trio
 
 from stages.errors import EngineFailure
+
+CONSEQUENCES = (trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel)
 
 log = logging.getLogger("trnrt")
 
@@ -47,7 +49,17 @@ def contained(stage: Callable[..., Awaitable[None]], name: str) -> Callable[...,
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """Return the first leaf of an exception group, or the error itself."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    """Return the leaf of an exception group that the others may have come of, or the error itself.
+
+    A stage that finds a channel's other end gone only says that another stage went first, whoever was quicker to end.
+    """
+    leaves = list(_leaves(error))
+    return next((leaf for leaf in leaves if not isinstance(leaf, CONSEQUENCES)), leaves[0])
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        yield error
+        return
+    for part in error.exceptions:
+        yield from _leaves(part)

@@ -110,6 +110,14 @@ async def test_whichever_stage_dies_every_client_is_told_before_the_process_ends
         assert "broken by the test" not in answer
 
 
+def test_the_cause_of_a_failure_is_who_died_and_not_who_found_a_channel_broken() -> None:
+    group = BaseExceptionGroup("", [BaseExceptionGroup("", [trio.BrokenResourceError()]), ValueError("it"), KeyError()])
+
+    assert isinstance(first_cause(group), ValueError)
+    assert isinstance(first_cause(ExceptionGroup("", [trio.EndOfChannel()])), trio.EndOfChannel)
+    assert isinstance(first_cause(KeyError()), KeyError)
+
+
 async def test_a_signal_before_the_server_is_ready_drains_it() -> None:
     server = slow_server()
     with trio.fail_after(20):
