@@ -68,6 +68,7 @@ def fields() -> Iterable[str]:
         openai_chat,
         openai_common,
         openai_completions,
+        openai_responses,
         sglang_generate,
         sglang_parsing,
         tokenize,
@@ -86,12 +87,17 @@ def fields() -> Iterable[str]:
     yield "| route | takes | refuses by name, unless the value asks for nothing |"
     yield "|---|---|---|"
     for route, takes, refuses in (
-        ("both OpenAI routes", common - refused, refused),
+        ("every OpenAI route, but for what follows", common - refused, refused),
         ("`/v1/chat/completions` also", names(openai_chat.ChatBody) - common, set(openai_chat.NOT_SERVED)),
         (
             "`/v1/completions` also",
             names(openai_completions.CompletionBody) - common,
             set(openai_completions.NOT_SERVED),
+        ),
+        (
+            "`/v1/responses` also",
+            names(openai_responses.ResponsesBody) - common,
+            {*openai_responses.NOT_SERVED, *openai_responses.MOVED},
         ),
         ("`/generate`", native, {*sglang_generate.NOT_SERVED, *NATIVE_REFUSED}),
         ("`/generate`: `sampling_params`", names(WireSampling), set()),

@@ -6,14 +6,14 @@ An order waits for its answer no longer than the server lives, nor than its clie
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import Literal, TypeVar
+from typing import Literal
 
 import trio
 from attrs import define, frozen
 
 from stages.engine.port import Order
 from stages.errors import Draining, EngineFailure, InvalidRequest
-from stages.ingress.dialects.fields import FieldError, read
+from stages.ingress.dialects.openai_common import read_body
 from stages.ingress.dialects.placement import MAX_NAME_CHARACTERS
 from stages.ingress.respond import Serving
 from stages.messages import CloseSession, CommandResult, FlushCache, OpenSession, Pause, Resume
@@ -28,7 +28,6 @@ FLUSH_TIMED_OUT = "Timed out waiting for idle state."
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-T = TypeVar("T")
 Mode = Literal["abort", "retract", "in_place"]
 MODES: dict[str, Mode] = {"abort": "abort", "retract": "retract", "in_place": "in_place"}
 
@@ -114,7 +113,7 @@ class Admin:
 
     async def abort_request(self, body: dict[str, object]) -> Told:
         """Abort all, or the request of that id and those whose ids begin with it; answers the same for unknown ids."""
-        wanted = _read(AbortBody, body)
+        wanted = read_body(AbortBody, body)
         services = self.serving.services
         if wanted.abort_all:
             services.abort_all()
@@ -138,7 +137,7 @@ class Admin:
 
     async def pause_generation(self, body: dict[str, object]) -> Told:
         """Stop planning steps, and first end or send back what runs, by the mode."""
-        mode = _read(PauseBody, body).mode
+        mode = read_body(PauseBody, body).mode
         if mode not in MODES:
             raise InvalidRequest(f"mode must be one of {', '.join(MODES)}, got {mode!r}.", "mode", "invalid_value")
         _demand(await self._command(Pause(MODES[mode])), "Pausing failed.")
@@ -146,13 +145,13 @@ class Admin:
 
     async def continue_generation(self, body: dict[str, object]) -> Told:
         """Plan steps again."""
-        _read(ContinueBody, body)
+        read_body(ContinueBody, body)
         _demand(await self._command(Resume()), "Continuing failed.")
         return Told(200, {"message": "Generation continued successfully.", "status": "ok"})
 
     async def open_session(self, body: dict[str, object]) -> Told:
         """Begin a session, giving its id."""
-        wanted = _read(OpenSessionBody, body)
+        wanted = read_body(OpenSessionBody, body)
         if wanted.timeout is not None and not 0 < wanted.timeout < math.inf:
             text = f"timeout must be a positive number of seconds, got {wanted.timeout}."
             raise InvalidRequest(text, "timeout", "invalid_value")
@@ -162,12 +161,12 @@ class Admin:
 
     async def close_session(self, body: dict[str, object]) -> Told:
         """End a session; one that is not open, or no more, is as closed as can be."""
-        await self._command(CloseSession(_session_id(_read(CloseSessionBody, body).session_id)))
+        await self._command(CloseSession(_session_id(read_body(CloseSessionBody, body).session_id)))
         return Told(200)
 
     async def configure_logging(self, body: dict[str, object]) -> Told:
         """Set the least severe level to log; raises InvalidRequest for logging of requests, which there is none of."""
-        wanted = _read(LoggingBody, body)
+        wanted = read_body(LoggingBody, body)
         for name in ("log_requests", "dump_requests_folder", "crash_dump_folder"):
             if getattr(wanted, name):
                 raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
@@ -251,10 +250,3 @@ def _session_id(session_id: str) -> str:
         text = f"session_id must have between 1 and {MAX_NAME_CHARACTERS} characters."
         raise InvalidRequest(text, "session_id", "invalid_value")
     return session_id
-
-
-def _read(cls: type[T], body: dict[str, object]) -> T:
-    try:
-        return read(cls, body)
-    except FieldError as error:
-        raise InvalidRequest(error.in_words(), error.param, "invalid_value") from None

@@ -191,7 +191,7 @@ async def _read_body(serving: Serving) -> bytes:
 
 
 def _add_info_routes(app: App, info: Info) -> None:
-    def add(paths: Iterable[str], body: Callable[..., object]) -> None:
+    def add(paths: Iterable[str], body: Callable[..., object], methods: Iterable[str] = ("GET",)) -> None:
         async def answer(**arguments: str) -> Response:
             try:
                 value = body(**arguments)
@@ -200,7 +200,7 @@ def _add_info_routes(app: App, info: Info) -> None:
                 return _refusal(error, partial(general_error, request.path))
 
         for path in paths:
-            app.add_url_rule(path, f"info {path}", answer, methods=["GET"])
+            app.add_url_rule(path, f"info {path}", answer, methods=list(methods))
 
     def add_health(paths: Iterable[str], is_well: Callable[[], bool]) -> None:
         async def answer() -> Response:
@@ -218,6 +218,7 @@ def _add_info_routes(app: App, info: Info) -> None:
     add(["/"], lambda: "TrnRT is running")
     add(["/v1/models", "/get_models"], lambda: facts.models(info))
     add(["/v1/models/<path:model_id>"], lambda model_id: facts.model(info, model_id))
+    add(["/v1/responses/<path:response_id>"], facts.no_response, ["GET", "POST", "DELETE"])
     add(["/model_info", "/get_model_info"], lambda: facts.model_info(info))
     add(["/server_info", "/get_server_info"], lambda: facts.server_info(info))
     add(["/version", "/get_version"], lambda: {"version": info.version})

@@ -60,6 +60,12 @@ def model(info: Info, model_id: str) -> dict[str, object]:
     return _model(info)
 
 
+def no_response(response_id: str) -> object:
+    """Raise NotFound: no response is kept once it was sent, so none can be read, deleted or cancelled."""
+    name = response_id.partition("/")[0]
+    raise NotFound(f"There is no response '{name}': this server stores none; send the whole input.", "response_id")
+
+
 def model_info(info: Info) -> dict[str, object]:
     """Return what SGLang's /model_info holds."""
     served = info.model

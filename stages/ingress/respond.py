@@ -115,14 +115,18 @@ async def send_json(wire: Wire, status: int, value: object, headers: dict[str, s
 
 
 async def _stream(parsed: Parsed, dialect: Dialect, feed: Feed, wire: Wire) -> None:
-    """Send frames as events arrive, one write a wake."""
+    """Send frames as events arrive, one write a wake; what came before a failure in the same wake is sent too."""
     encoder = parsed.encoder
     await wire.start(200, _stream_headers(dialect))
     await wire.write(b"".join(encoder.start()))
     while arrivals := await feed.next():
         frames: list[bytes] = []
-        for arrival in arrivals:
-            frames += encoder.event(arrival.ask_index, arrival.prompt, arrival.event)
+        try:
+            for arrival in arrivals:
+                frames += encoder.event(arrival.ask_index, arrival.prompt, arrival.event)
+        except Exception:
+            await wire.write(b"".join(frames))
+            raise
         await wire.write(b"".join(frames))
 
 

@@ -1,7 +1,7 @@
 """An answer's text taken apart by the parsers that take apart what the model generates.
 
 The parsers read token ids, so the text becomes ids first, its tags matched; from there on it is the detokenizer's own
-code. A step never holds a tag and anything else, so that runs of reasoning and of visible text come out in order.
+code, which keeps the order of reasoning and visible text.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +40,8 @@ def parse_text(work: ParseText, tokenizer: PromptTokenizer) -> ParsedText:
         text = f"text has {len(token_ids)} tokens, which is longer than any answer: at most {work.max_tokens}."
         raise InvalidRequest(text, "text", "invalid_value")
     submit = _submit(work, begins_inside(token_ids, tokenizer))
-    steps = list(_steps(token_ids, frozenset(tokenizer.control_ids.values())))
+    # In pieces the detokenizer is quick with.
+    steps = [tuple(token_ids[at : at + MAX_STEP_TOKENS]) for at in range(0, len(token_ids), MAX_STEP_TOKENS)]
     deltas = list(_deltas(Choice(submit, decoding), submit, steps))
     return ParsedText(tuple(_blocks(deltas)), tuple(_calls(deltas)))
 
@@ -97,18 +98,6 @@ def _submit(work: ParseText, in_reasoning: bool) -> Submit:
         num_top_logprobs=0,
         mailbox=mailbox,
     )
-
-
-def _steps(token_ids: Sequence[int], tags: frozenset[int]) -> Iterator[tuple[int, ...]]:
-    """Yield the ids in steps: each tag alone, and what stands between two in pieces the detokenizer is quick with."""
-    step: list[int] = []
-    for token_id in token_ids:
-        if step and (token_id in tags or step[-1] in tags or len(step) == MAX_STEP_TOKENS):
-            yield tuple(step)
-            step = []
-        step.append(token_id)
-    if step:
-        yield tuple(step)
 
 
 def _deltas(choice: Choice, submit: Submit, steps: Sequence[tuple[int, ...]]) -> Iterator[Delta]:

@@ -93,8 +93,10 @@ async def nothing_is_left(server: Server, tasks_before: int) -> None:
     assert load.used_snapshots <= load.total_snapshots
     assert not server.serving.live_ids
     assert not server.serving.services.rendering
-    assert live(Submit) == 0
-    assert live(Choice) == 0
+    # The last tokens may still be on their way to the detokenizer.
+    with trio.fail_after(10):
+        while live(Submit) or live(Choice):  # noqa: ASYNC110
+            await trio.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -226,7 +228,11 @@ async def test_after_conversations_with_sessions_priorities_host_memory_and_orde
         assert (load.used_pages, load.used_snapshots, load.used_host_pages, load.used_host_snapshots) == (0, 0, 0, 0)
         totals = server.stats.snapshot(trio.current_time()).totals
         assert outcomes.count("200") > 100
-        for name in ("retractions", "preemptions", "cached_tokens_device", "cached_tokens_host"):
+        for name in ("retractions", "preemptions", "cached_tokens_device"):
             assert totals[name] > 0, name
+        # How much comes back from host memory depends on who comes when; that much was copied does not.
+        assert server.core is not None
+        assert server.core.host is not None
+        assert server.core.host._num_started > 0
 
         await drain(server)

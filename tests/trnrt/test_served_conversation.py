@@ -12,7 +12,8 @@ from stages.stats.stage import open_stats
 from trnrt.config import Config
 from trnrt.device import build_device
 from trnrt.resolve import resolve
-from trnrt.serve import Server, drain, open_engine, serve
+from trnrt.scheduling import engine_channels, scheduler_settings
+from trnrt.serve import Server, drain, serve
 from trnrt.served import read_served_model
 
 # A page is 64 tokens.
@@ -27,7 +28,7 @@ async def serving(**flags: Any) -> AsyncIterator[Server]:
     model = read_served_model(config)
     config = resolve(config, model)
     device: CpuDevice = build_device(config, model)
-    server = Server(config, model, device, open_engine(config), open_stats(), started_s=0)
+    server = Server(config, model, device, engine_channels(scheduler_settings(config)), open_stats(), started_s=0)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             await nursery.start(serve, server)

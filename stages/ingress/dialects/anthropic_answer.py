@@ -8,7 +8,7 @@ input_tokens are those the cache did not have: with cache_read_input_tokens they
 count_tokens counts it. Nothing is ever written to the cache at a price, so cache_creation_input_tokens is 0.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 
 import orjson
@@ -18,7 +18,7 @@ from stages.errors import Aborted, ContextOverflow, InvalidRequest
 from stages.ingress.dialect import Collected
 from stages.ingress.dialects.anthropic_blocks import Block, Blocks, Change, Grew, Opened
 from stages.ingress.dialects.choices import Calls
-from stages.ingress.dialects.common import derived_id
+from stages.ingress.dialects.common import derived_id, event_frame
 from stages.ingress.dialects.openai_common import raise_refusal
 from stages.ingress.error_bodies import anthropic_error
 from stages.messages import Ended, Event, Finish, Prompt, Usage
@@ -28,11 +28,6 @@ DELTA_OF_KIND = {
     "text": ("text_delta", "text"),
     "tool_use": ("input_json_delta", "partial_json"),
 }
-
-
-def event_frame(value: Mapping[str, object]) -> bytes:
-    """Return one server-sent event, named by its type."""
-    return b"event: %b\ndata: %b\n\n" % (str(value["type"]).encode(), orjson.dumps(value))
 
 
 PING = event_frame({"type": "ping"})

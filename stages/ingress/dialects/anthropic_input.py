@@ -12,8 +12,8 @@ from typing import Any
 from attrs import field, frozen
 
 from stages.errors import InvalidRequest
-from stages.ingress.dialects.fields import FieldError, clean, clean_json, read, shown
-from stages.ingress.dialects.openai_common import invalid
+from stages.ingress.dialects.fields import clean, clean_json, shown
+from stages.ingress.dialects.openai_common import invalid, read_body
 from stages.messages import Tool
 
 # A line that claude-code begins its system prompt with; its hash changes with every request and no cache would hit.
@@ -119,10 +119,7 @@ def _turns(raw: list[Any]) -> list[_Turn]:
     turns: list[_Turn] = []
     for index, item in enumerate(raw):
         path = f"messages.{index}"
-        try:
-            wire = read(WireMessage, item, ("messages", str(index)))
-        except FieldError as error:
-            raise invalid(error.param, error.in_words()) from None
+        wire = read_body(WireMessage, item, path)
         role = ROLES.get(wire.role)
         if role is None:
             text = f"{path}.role must be user, assistant or system, got '{wire.role[:64]}'."

@@ -4,8 +4,8 @@ from typing import Any
 
 from attrs import frozen
 
-from stages.ingress.dialects.fields import FieldError, clean, clean_json, read
-from stages.ingress.dialects.openai_common import invalid
+from stages.ingress.dialects.fields import clean, clean_json
+from stages.ingress.dialects.openai_common import invalid, read_body
 from stages.ingress.dialects.openai_tools import MAX_NAME_CHARACTERS, schema_problem
 from stages.messages import Tool
 
@@ -67,10 +67,7 @@ def _tool(raw: Any, path: str) -> Tool:
     if kind not in (None, "custom"):
         text = f"{path}.type must be custom: this server runs no tools of its own, got '{clean(str(kind)[:64])}'."
         raise invalid(f"{path}.type", text, "unsupported_value")
-    try:
-        wire = read(WireTool, raw, tuple(path.split(".")))
-    except FieldError as error:
-        raise invalid(error.param, error.in_words()) from None
+    wire = read_body(WireTool, raw, path)
     if not 1 <= len(wire.name) <= MAX_NAME_CHARACTERS:
         raise invalid(f"{path}.name", f"{path}.name must have 1 to {MAX_NAME_CHARACTERS} characters.")
     if problem := schema_problem(wire.input_schema):

@@ -11,6 +11,14 @@ from stages.messages import Delta, Ended, Event, Finish, TokenLogprob, ToolCallD
 MINUS_INFINITY = -9999.0
 
 
+def is_object(text: str) -> bool:
+    """Say whether `text` is one JSON object."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 @define
 class Call:
     """One tool call so far; arguments is a list of pieces that joined are one JSON object's text."""
@@ -25,10 +33,7 @@ class Call:
 
     def is_complete(self) -> bool:
         """Say whether the arguments are one whole JSON object."""
-        try:
-            return isinstance(json.loads(self.text), dict)
-        except (ValueError, RecursionError):
-            return False
+        return is_object(self.text)
 
 
 @define

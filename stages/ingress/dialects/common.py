@@ -1,6 +1,7 @@
 """What every dialect of text generation shares: limits, sampling, derived ids and stream frames."""
 
 import hashlib
+from collections.abc import Mapping
 
 import orjson
 
@@ -37,3 +38,8 @@ def derived_id(*parts: object) -> str:
 def frame(value: object) -> bytes:
     """Return one server-sent event."""
     return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+def event_frame(value: Mapping[str, object]) -> bytes:
+    """Return one server-sent event, named by its type."""
+    return b"event: %b\n" % str(value["type"]).encode() + frame(value)

@@ -5,7 +5,7 @@ from typing import Any
 from attrs import field, frozen
 
 from stages.ingress.dialect import BodyForm, Call, Dialect, Lookup, Parsed, Route
-from stages.ingress.dialects.fields import FieldError, clean_json, read, shown
+from stages.ingress.dialects.fields import clean_json, shown
 from stages.ingress.dialects.ollama_answer import OllamaEncoder
 from stages.ingress.dialects.ollama_common import (
     NDJSON,
@@ -105,10 +105,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed | Lookup:
 
 
 def _message(raw: Any, path: str) -> dict[str, Any]:
-    try:
-        wire = read(WireMessage, raw, tuple(path.split(".")))
-    except FieldError as error:
-        raise invalid(error.param, error.in_words()) from None
+    wire = read_body(WireMessage, raw, path)
     if wire.role not in ROLES:
         raise invalid(f"{path}.role", f"{path}.role must be one of {', '.join(ROLES)}.")
     if wire.images:

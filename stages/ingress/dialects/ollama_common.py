@@ -12,7 +12,7 @@ from attrs import frozen
 
 from stages.errors import NotFound
 from stages.ingress.dialects.common import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, make_sampling
-from stages.ingress.dialects.openai_common import invalid
+from stages.ingress.dialects.openai_common import invalid, refuse_listed
 from stages.ingress.dialects.placement import PlacementFields
 from stages.messages import Limits, Sampling
 from stages.settings import ModelSettings
@@ -76,8 +76,8 @@ def check_name(name: str, model: ModelSettings) -> str:
 def refuse_unserved(body: Mapping[str, Any]) -> None:
     """Raise InvalidRequest naming the first field or option that asks for what is not served."""
     options = body.get("options")
-    _refuse(body, NOT_SERVED, "")
-    _refuse(options if isinstance(options, dict) else {}, OPTIONS_NOT_SERVED, "options.")
+    refuse_listed(body, NOT_SERVED)
+    refuse_listed(options if isinstance(options, dict) else {}, OPTIONS_NOT_SERVED, "options.")
 
 
 def read_sampling(options: Options, defaults: Sampling) -> Sampling:
@@ -137,11 +137,3 @@ def details(model: ModelSettings) -> dict[str, object]:
         "parameter_size": "",
         "quantization_level": "",
     }
-
-
-def _refuse(given: Mapping[str, Any], table: Mapping[str, tuple[object, ...]], prefix: str) -> None:
-    for name, value in given.items():
-        if value is not None and value not in table.get(name, (value,)):
-            raise invalid(
-                f"{prefix}{name}", f"{prefix}{name} is not supported by this server.", "unsupported_parameter"
-            )

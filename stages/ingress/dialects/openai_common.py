@@ -115,12 +115,12 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
 }
 
 
-def read_body(cls: type[T], body: dict[str, Any]) -> T:
-    """Return the body as a wire class; raises InvalidRequest naming the field of the wrong type."""
+def read_body(cls: type[T], value: object, path: str = "") -> T:
+    """Return a body, or what stands at a dotted path of one, as a wire class; raises InvalidRequest naming a field."""
     try:
-        return read(cls, body)
+        return read(cls, value, tuple(path.split(".")) if path else ())
     except FieldError as error:
-        raise InvalidRequest(error.in_words(), error.param, "invalid_value") from None
+        raise invalid(error.param, error.in_words()) from None
 
 
 def invalid(param: str, message: str, code: str = "invalid_value") -> InvalidRequest:
@@ -131,9 +131,15 @@ def invalid(param: str, message: str, code: str = "invalid_value") -> InvalidReq
 def refuse_unserved(body: Mapping[str, Any], more: Mapping[str, tuple[object, ...]] | None = None) -> None:
     """Raise InvalidRequest, code unsupported_parameter, for the first field that asks for what is not served."""
     for table in (NOT_SERVED, more or {}):
-        for name, value in body.items():
-            if value is not None and value not in table.get(name, (value,)):
-                raise invalid(name, f"{name} is not supported by this server.", "unsupported_parameter")
+        refuse_listed(body, table)
+
+
+def refuse_listed(given: Mapping[str, Any], table: Mapping[str, tuple[object, ...]], prefix: str = "") -> None:
+    """Raise InvalidRequest, code unsupported_parameter, for the first field whose value `table` does not allow."""
+    for name, value in given.items():
+        if value is not None and value not in table.get(name, (value,)):
+            text = f"{prefix}{name} is not supported by this server."
+            raise invalid(f"{prefix}{name}", text, "unsupported_parameter")
 
 
 def check_model(name: str, model: ModelSettings) -> str:

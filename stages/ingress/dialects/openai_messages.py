@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 from attrs import field, frozen
 
 from stages.errors import InvalidRequest
-from stages.ingress.dialects.fields import FieldError, clean, clean_json, read, shown
-from stages.ingress.dialects.openai_common import invalid
+from stages.ingress.dialects.fields import clean, clean_json, shown
+from stages.ingress.dialects.openai_common import invalid, read_body
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _PART_KEY = {"text": "text", "refusal": "refusal"}
@@ -63,10 +63,7 @@ def read_messages(raw: list[Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _message(raw: Any, path: str) -> dict[str, Any]:
-    try:
-        wire = read(WireMessage, raw, tuple(path.split(".")))
-    except FieldError as error:
-        raise invalid(error.param, error.in_words()) from None
+    wire = read_body(WireMessage, raw, path)
     role = _ROLES.get(wire.role.lower())
     if role is None:
         raise invalid(f"{path}.role", f"Role '{wire.role[:64]}' is not supported.", "unsupported_value")
@@ -125,11 +122,14 @@ def _tool_call(call: WireToolCall, path: str) -> dict[str, Any]:
     return {"id": call.id, "name": call.function.name, "arguments": arguments}
 
 
+def parse_arguments(text: str) -> Any:
+    """Return the JSON value of a past call's arguments, {} for none; raises ValueError or RecursionError."""
+    return clean_json(json.loads(text, parse_constant=_refuse_constant)) if text.strip() else {}
+
+
 def _arguments(text: str, path: str) -> dict[str, Any]:
-    if not text.strip():
-        return {}
     try:
-        value = clean_json(json.loads(text, parse_constant=_refuse_constant))
+        value = parse_arguments(text)
     except (ValueError, RecursionError):
         raise _bad_arguments(path, "must be valid JSON.") from None
     if not isinstance(value, dict):

@@ -6,8 +6,8 @@ from typing import Any
 from attrs import field, frozen
 
 from stages.errors import InvalidRequest
-from stages.ingress.dialects.fields import FieldError, clean_json, read, shown
-from stages.ingress.dialects.openai_common import invalid
+from stages.ingress.dialects.fields import clean_json, shown
+from stages.ingress.dialects.openai_common import invalid, read_body
 from stages.messages import Tool
 
 MAX_NAME_CHARACTERS = 128
@@ -87,10 +87,7 @@ def _tool(raw: Any, index: int) -> Tool:
     kind = raw.get("type", "function")
     if kind != "function":
         raise invalid(f"{path}.type", f"{path}.type must be function; others are not supported.", "unsupported_value")
-    try:
-        wire = read(WireFunction, raw.get("function"), ("tools", str(index), "function"))
-    except FieldError as error:
-        raise invalid(error.param, error.in_words()) from None
+    wire = read_body(WireFunction, raw.get("function"), f"{path}.function")
     if not 1 <= len(wire.name) <= MAX_NAME_CHARACTERS:
         raise invalid(f"{path}.function.name", f"A tool's name must have 1 to {MAX_NAME_CHARACTERS} characters.")
     if wire.parameters is not None and (problem := schema_problem(wire.parameters)):

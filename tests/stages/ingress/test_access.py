@@ -59,6 +59,7 @@ async def test_a_refusal_has_the_shape_of_its_route_and_is_given_before_the_body
     [
         ("/v1/messages/count_tokens", "authentication_error"),
         ("/v1/tokenize", "invalid_request_error"),
+        ("/v1/responses", "invalid_request_error"),
         ("/v1/nothing", "invalid_request_error"),
         ("/tokenize", None),
         ("/api/chat", None),

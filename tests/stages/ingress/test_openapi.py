@@ -27,6 +27,7 @@ from tests.stages.ingress.dialects.kit import call_of
 from tests.stages.ingress.http import ask, connected, fake_info, running
 
 DIALECTS = find_dialects()
+REFUSALS = ("not supported", "requires the server", "is not allowed", "is not a field of")
 TYPES = {"null", "boolean", "integer", "number", "string", "array", "object"}
 KEYWORDS = {
     "$ref", "additionalProperties", "anyOf", "default", "description", "enum", "examples", "items", "maxItems",
@@ -88,7 +89,8 @@ async def test_every_route_served_is_told_and_every_route_told_is_served() -> No
         assert told == served
         for path, method in sorted(told):
             reply = await client.get(path.replace("{model_id}", "fake"), method, ["content-length: 0"])
-            assert reply.status not in (404, 405), (method, path)
+            # Responses are not kept, so that every id is one nobody has.
+            assert reply.status not in (404, 405) or path == "/v1/responses/{response_id}", (method, path)
 
 
 def test_a_document_is_made_of_a_server_without_dialects_too() -> None:
@@ -287,8 +289,7 @@ def test_a_field_marked_as_not_served_is_refused_by_name_but_for_the_values_it_m
                 if not any(orjson.dumps(value) == orjson.dumps(passing) for passing in one["enum"])
             ]
             named = [error for error in refused if error is not None and name in (error.param or "")]
-            assert any("not supported" in error.message or "requires" in error.message or "not allowed" in error.message
-                       for error in named), name  # fmt: skip
+            assert any(says in error.message for error in named for says in REFUSALS), name
             assert all(error is None or error.status == 400 for error in refused)
 
 

@@ -167,6 +167,15 @@ async def test_a_failure_in_a_stream_is_an_error_frame_then_the_terminator(autoj
     assert wire.ended
 
 
+async def test_what_came_in_the_same_wake_as_a_failure_is_sent_before_it(autojump_clock: Any) -> None:
+    def fails_at_once(submit: Submit) -> Iterable[Step]:
+        yield 1.0, Delta(0, (1,), "a")
+        yield 0.0, Ended(0, Finish("error", message="device lost"), Usage(1, 1))
+
+    wire, _ = await answer(call(stream=True), fails_at_once)
+    assert wire.text.endswith("data: 0/0 a\n\ndata: error Internal server error\n\ndata: [DONE]\n\n")
+
+
 async def test_a_failure_without_a_stream_is_a_500_that_tells_nothing(autojump_clock: Any) -> None:
     wire, _ = await answer(call(), fails_after_two)
     assert (wire.status, wire.json["error"]["message"]) == (500, "Internal server error")

@@ -30,6 +30,9 @@ class Api:
         """Return how the only choice of an answer or chunk ended."""
         if self.path == "/generate":
             return str(answer["meta_info"]["finish_reason"]["type"])
+        if self.path == "/v1/responses":
+            assert (answer["status"], answer["error"]["message"]) == ("failed", "Aborted")
+            return "abort"
         return str(answer["choices"][0]["finish_reason"])
 
 
@@ -37,6 +40,7 @@ APIS = [
     Api("/generate", {"text": "hi"}),
     Api("/v1/completions", {"prompt": "hi"}),
     Api("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+    Api("/v1/responses", {"input": "hi"}),
 ]
 on_every_route = pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
 in_both_modes = pytest.mark.parametrize("stream", [False, True])
@@ -47,6 +51,9 @@ def serving(script: Script, **model: Any) -> AbstractAsyncContextManager[Running
 
 
 def frames_of(body: bytes) -> list[Any]:
+    if body.startswith(b"event: "):
+        events = [orjson.loads(part.partition(b"\ndata: ")[2]) for part in body.split(b"\n\n")[:-1]]
+        return [*events, events[-1]["response"]]
     *frames, done = [part.removeprefix(b"data: ") for part in body.split(b"\n\n")[:-1]]
     assert done == b"[DONE]"
     return [orjson.loads(frame) for frame in frames]
@@ -107,3 +114,15 @@ async def test_the_engine_gets_the_place_a_body_and_its_headers_ask_for(api: Api
         (submit,) = server.engine.submits
         assert (submit.priority, submit.session, submit.routing_key) == (7, "s", "k")
         assert submit.namespace == "1:ab"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize("path", ["resp_1", "resp_1/cancel", "resp_1/input_items", "input_tokens", "compact"])
+async def test_no_response_is_stored(method: str, path: str) -> None:
+    async with serving(silent) as server, connected(server.port) as client:
+        answer = await client.get(f"/v1/responses/{path}", method)
+        name = path.partition("/")[0]
+        assert answer.status == 404
+        assert answer.json["error"]["message"] == (
+            f"There is no response '{name}': this server stores none; send the whole input."
+        )

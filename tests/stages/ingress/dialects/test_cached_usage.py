@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from stages.ingress.dialect import Dialect
-from stages.ingress.dialects import openai_chat, openai_completions, sglang_generate
+from stages.ingress.dialects import openai_chat, openai_completions, openai_responses, sglang_generate
 from stages.messages import Delta, Ended, Finish, Usage
+from tests.stages.ingress.dialects import responses_kit
 from tests.stages.ingress.dialects.kit import EOS, PROMPT, streamed, whole
 
 CHAT: tuple[Dialect, dict[str, Any]] = (openai_chat.DIALECT, {"messages": [{"role": "user", "content": "hi"}]})
@@ -49,6 +50,15 @@ def test_each_tier_is_told_apart_in_every_answer_and_mode(cached: int, host: int
         *_, extras, last = streamed(dialect, {**body, **ASKS_FOR_DETAILS, **ASKS_FOR_USAGE}, events)
         assert (extras["choices"], extras["sglext"]) == ([], answer["sglext"])
         assert (last["choices"], last["usage"]) == ([], answer["usage"])
+
+
+def test_a_response_tells_them_to_those_who_ask() -> None:
+    for told in (True, False):
+        body = {"input": "hi", "return_cached_tokens_details": told}
+        answer = whole(openai_responses.DIALECT, body, events_of(usage_of(2, 1)))
+        assert answer["usage"]["input_tokens_details"] == {"cached_tokens": 2, "cache_write_tokens": 0}
+        assert answer.get("sglext") == ({"cached_tokens_details": {"device": 1, "host": 1}} if told else None)
+        assert responses_kit.streamed(body, events_of(usage_of(2, 1))) == answer
 
 
 @on_openai_routes

@@ -31,6 +31,7 @@ def test_the_folder_is_searched_and_no_two_dialects_share_a_name_or_a_route() ->
         "ollama_show",
         "openai_chat",
         "openai_completions",
+        "openai_responses",
         "sglang_generate",
         "sglang_parsing",
         "tokenize",

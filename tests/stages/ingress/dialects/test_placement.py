@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from stages.errors import RequestError
 from stages.ingress.dialect import Dialect
-from stages.ingress.dialects import openai_chat, openai_completions, sglang_generate
+from stages.ingress.dialects import openai_chat, openai_completions, openai_responses, sglang_generate
 from stages.messages import Ask
 from tests.stages.ingress.dialects.kit import MODEL, call_of
 
 BODIES: dict[str, tuple[Dialect, dict[str, Any]]] = {
     "chat": (openai_chat.DIALECT, {"messages": [{"role": "user", "content": "hi"}]}),
     "completions": (openai_completions.DIALECT, {"prompt": "hi"}),
+    "responses": (openai_responses.DIALECT, {"input": "hi"}),
     "generate": (sglang_generate.DIALECT, {"text": "hi"}),
 }
 BATCHES: dict[str, tuple[Dialect, dict[str, Any]]] = {

@@ -21,6 +21,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "ollama_generate": {"model": "glm", "prompt": "hi"},
     "openai_chat": {"model": "glm", "messages": [{"role": "user", "content": "hi"}]},
     "openai_completions": {"model": "glm", "prompt": "hi"},
+    "openai_responses": {"model": "glm", "input": "hi"},
     "sglang_generate": {"text": "hi"},
 }
 DIALECTS = [dialect for dialect in find_dialects() if dialect.name in BODIES]
@@ -87,14 +88,15 @@ async def test_a_stream_that_has_begun_ends_with_the_reason(
 ) -> None:
     wire = await answer(dialect, let_go(message), stream=True)
     assert wire.status == 200
-    if dialect.stream_type == NDJSON:
-        last = wire.text.splitlines()[-1]
-    else:
-        *lines, last = [line[len("data: ") :] for line in wire.text.split("\n") if line.startswith("data: ")]
-        if dialect.name != "anthropic_messages":
-            assert last == "[DONE]"
-            last = lines[-1]
+    is_lines = dialect.stream_type == NDJSON
+    start = "{" if is_lines else "data: {"
+    *_, last = [line.removeprefix("data: ") for line in wire.text.split("\n") if line.startswith(start)]
     value = orjson.loads(last)
+    if "response" in value:
+        assert value["type"] == "response.failed"
+        value = value["response"]
+    elif not is_lines and value.get("type") != "error":
+        assert wire.text.endswith(f"{last}\n\ndata: [DONE]\n\n")
     if "meta_info" in value:
         value = value["meta_info"]["finish_reason"]
         assert (value["type"], value["status_code"]) == ("abort", 503)

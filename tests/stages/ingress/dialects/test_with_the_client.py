@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from stages.ingress.app import create_app
-from stages.ingress.dialects import openai_chat, openai_completions, sglang_generate
+from stages.ingress.dialects import openai_chat, openai_completions, openai_responses, sglang_generate
 from stages.ingress.info import Info
 from stages.ingress.respond import Serving
 from stages.ingress.server import serve_http
@@ -18,9 +18,12 @@ from stages.messages import Delta, Ended, Event, Finish, Load, Submit, ToolCallD
 from stages.settings import IngressSettings
 from tests.fakes import fake_services
 
-DIALECTS = [openai_chat.DIALECT, openai_completions.DIALECT, sglang_generate.DIALECT]
+DIALECTS = [openai_chat.DIALECT, openai_completions.DIALECT, openai_responses.DIALECT, sglang_generate.DIALECT]
 TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 CHAT: Any = {"model": "fake", "messages": [{"role": "user", "content": "hey"}], "tools": [TOOL]}
+
+LOOK: Any = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}, "strict": False}
+RESPONSE: Any = {"model": "fake", "input": "hey", "tools": [LOOK, {"type": "custom", "name": "patch"}]}
 
 
 def thinks_speaks_and_calls(submit: Submit) -> Iterable[tuple[float, Event]]:
@@ -29,7 +32,15 @@ def thinks_speaks_and_calls(submit: Submit) -> Iterable[tuple[float, Event]]:
     yield 0.0, Delta(choice, (3,), text="Hi 😀", usage=Usage(prompt, 2, 0, 1))
     yield 0.0, Delta(choice, (4,), tool_calls=(ToolCallDelta(0, "look", '{"at"'),), usage=Usage(prompt, 3, 0, 1))
     yield 0.0, Delta(choice, (5,), tool_calls=(ToolCallDelta(0, None, ": 1}"),), usage=Usage(prompt, 4, 0, 1))
-    yield 0.0, Ended(choice, Finish("stop", 1), Usage(prompt, 5, 0, 1))
+    if [tool.name for tool in submit.form.tools] == ["look", "patch"]:
+        arguments = '{"input": "a\\nb"}'
+        yield 0.0, Delta(choice, (5,), tool_calls=(ToolCallDelta(1, "patch", arguments),), usage=Usage(prompt, 4, 0, 1))
+    yield 0.0, Ended(choice, finish_of(submit), Usage(prompt, 5, 0, 1))
+
+
+def finish_of(submit: Submit) -> Finish:
+    """The end a request asks for by its seed."""
+    return {7: Finish("length"), 8: Finish("error")}.get(submit.seed, Finish("stop", 1))
 
 
 async def test_the_client_reads_chat_completions_and_errors() -> None:
@@ -51,6 +62,8 @@ def _ask_everything(port: int) -> None:
     ):
         _chat(client)
         _completions(client)
+        _responses(client)
+        _endings(client)
         _errors(client)
         _generate(http)
 
@@ -77,6 +90,65 @@ def _completions(client: openai.OpenAI) -> None:
     chunks = list(client.completions.create(model="fake", prompt="a", stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks) == "Hi 😀"
     assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def _responses(client: openai.OpenAI) -> None:
+    for more in ({}, {"reasoning": {"summary": "auto"}, "include": ["reasoning.encrypted_content"]}):
+        whole = client.responses.create(**RESPONSE, **more)
+        with client.responses.stream(**RESPONSE, **more) as stream:
+            assert [event.sequence_number for event in stream] == list(range(24))
+            joined = stream.get_final_response()
+        *events, last = client.responses.create(**RESPONSE, **more, stream=True)
+        assert last.type == "response.completed"
+        assert [event.item for event in events if event.type == "response.output_item.done"] == last.response.output
+        for response in (whole, joined):
+            thought, said, look, patch = response.output
+            assert response.output_text == "Hi 😀"
+            assert thought.type == "reasoning"
+            assert (thought.summary or thought.content or [])[0].text == "hm"
+            assert said.type == "message"
+            assert look.type == "function_call"
+            assert (look.name, look.arguments) == ("look", '{"at": 1}')
+            assert patch.type == "custom_tool_call"
+            assert (patch.name, patch.input) == ("patch", "a\nb")
+            assert response.status == "completed"
+            assert response.usage is not None
+            assert (response.usage.output_tokens, response.usage.output_tokens_details.reasoning_tokens) == (5, 1)
+        again = client.responses.create(
+            model="fake",
+            input=[*(item.to_dict() for item in joined.output), output_of(look.call_id), output_of(patch.call_id)],
+        )
+        assert again.output_text == "Hi 😀"
+
+
+def output_of(call_id: str) -> Any:
+    return {"type": "function_call_output", "call_id": call_id, "output": "ok"}
+
+
+def _endings(client: openai.OpenAI) -> None:
+    cut_off = client.responses.create(model="fake", input="x", extra_body={"seed": 7})
+    assert cut_off.incomplete_details is not None
+    assert (cut_off.status, cut_off.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    for seed, last in ((7, "response.incomplete"), (8, "response.failed")):
+        *_, event = client.responses.create(model="fake", input="x", stream=True, extra_body={"seed": seed})
+        assert event.type == last
+        assert event.response.output
+    with pytest.raises(openai.InternalServerError):
+        client.responses.create(model="fake", input="x", extra_body={"seed": 8})
+    for extra, param in (
+        ({"store": True}, "store"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"max_output_tokens": 5000}, "input"),
+    ):
+        for stream in (False, True):
+            with pytest.raises(openai.BadRequestError) as caught:
+                client.responses.create(model="fake", input="x", extra_body=extra, stream=stream)
+            assert caught.value.param == param
+    for ask in (client.responses.retrieve, client.responses.cancel, client.responses.delete):
+        with pytest.raises(openai.NotFoundError):
+            ask("resp_1")
 
 
 def _errors(client: openai.OpenAI) -> None:
