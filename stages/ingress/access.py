@@ -32,10 +32,13 @@ class Access:
         """Raise Unauthorized unless the call is open or brings the key that its route needs."""
         if method == "OPTIONS" or path.startswith(OPEN_PREFIXES):
             return
-        is_admin = path.rstrip("/") in self.admin_paths
-        key = self.admin_api_key if is_admin and self.admin_api_key is not None else self.api_key
+        key = self.admin_api_key if self.needs_admin_key(path) else self.api_key
         if key is not None and not any(_equal(key, given) for given in _given(headers)):
             raise Unauthorized
+
+    def needs_admin_key(self, path: str) -> bool:
+        """Say whether the admin key, and no other, opens a path."""
+        return self.admin_api_key is not None and path.rstrip("/") in self.admin_paths
 
     def cors_headers(self, origin: str | None) -> dict[str, str]:
         """Return what tells a browser at `origin` that its page may read the answer; nothing when it may not."""

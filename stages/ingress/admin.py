@@ -26,14 +26,6 @@ NOT_FLUSHED = "Flush cache failed.\n"
 FLUSH_UNDER_WAY = "Another flush_cache is already in progress."
 FLUSH_TIMED_OUT = "Timed out waiting for idle state."
 
-BODY_PATHS = (
-    "/abort_request",
-    "/pause_generation",
-    "/continue_generation",
-    "/configure_logging",
-    "/open_session",
-    "/close_session",
-)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 Mode = Literal["abort", "retract", "in_place"]
@@ -99,6 +91,17 @@ class LoggingBody:
     dump_requests_folder: str | None = None
     dump_requests_threshold: int | None = None
     crash_dump_folder: str | None = None
+
+
+# By path, the body of every admin route that takes one.
+BODIES: dict[str, type] = {
+    "/abort_request": AbortBody,
+    "/pause_generation": PauseBody,
+    "/continue_generation": ContinueBody,
+    "/configure_logging": LoggingBody,
+    "/open_session": OpenSessionBody,
+    "/close_session": CloseSessionBody,
+}
 
 
 @define(eq=False)
@@ -211,12 +214,12 @@ def body_routes(admin: Admin) -> dict[str, tuple[tuple[str, ...], BodyRoute]]:
         (("GET", "POST"), admin.open_session),
         (("POST",), admin.close_session),
     )
-    return dict(zip(BODY_PATHS, runs, strict=True))
+    return dict(zip(BODIES, runs, strict=True))
 
 
 def admin_paths() -> tuple[str, ...]:
     """Return the paths that need the admin key where there is one."""
-    return ("/flush_cache", *BODY_PATHS)
+    return ("/flush_cache", *BODIES)
 
 
 def read_flush_timeout_s(given: str | None) -> float:

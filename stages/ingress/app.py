@@ -9,8 +9,8 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import cache, partial
 from typing import Any, cast
 
 import orjson
@@ -25,11 +25,12 @@ from stages import errors
 from stages.ingress import info as facts
 from stages.ingress import ollama
 from stages.ingress.access import Access
-from stages.ingress.admin import Admin, BodyRoute, Told, admin_paths, body_routes, read_flush_timeout_s
+from stages.ingress.admin import BODIES, Admin, BodyRoute, Told, admin_paths, body_routes, read_flush_timeout_s
 from stages.ingress.body import check_media_type, parse_object
 from stages.ingress.dialect import Call, Dialect, ErrorBody, Lookup, Parsed, Route
 from stages.ingress.error_bodies import general_error
 from stages.ingress.info import Info
+from stages.ingress.openapi import document, rule_of
 from stages.ingress.respond import Serving, answer_lookup, describe, respond
 from stages.ingress.wire import AsgiWire, Wire
 
@@ -134,7 +135,7 @@ class App(QuartTrio):
         return None
 
 
-def create_app(dialects: Iterable[Dialect], serving: Serving, info: Info) -> App:
+def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info) -> App:
     """Return the application that serves `dialects`, the info routes and the admin routes."""
     app = App(serving)
     for dialect in dialects:
@@ -142,6 +143,7 @@ def create_app(dialects: Iterable[Dialect], serving: Serving, info: Info) -> App
             _add_generation_route(app, dialect, route)
     _add_info_routes(app, info)
     _add_admin_routes(app)
+    _add_document(app, dialects, info)
     app.register_error_handler(HTTPException, _on_http_exception)
     app.register_error_handler(Exception, _on_exception)
     return app
@@ -224,6 +226,27 @@ def _add_info_routes(app: App, info: Info) -> None:
     add(["/v1/loads", "/get_loads"], lambda: _loads(info))
     add(["/api/tags"], lambda: ollama.tags(info))
     add(["/api/version"], ollama.version)
+
+
+def _add_document(app: App, dialects: Sequence[Dialect], info: Info) -> None:
+    @cache
+    def rendered() -> bytes:
+        return orjson.dumps(
+            document(
+                [rule_of(rule.rule, rule.methods or (), rule.endpoint) for rule in app.url_map.iter_rules()],
+                dialects,
+                BODIES,
+                app.access,
+                version=info.version,
+                model_name=info.model.served_model_name,
+                root_path=app.serving.settings.root_path,
+            )
+        )
+
+    async def answer() -> Response:
+        return Response(rendered(), content_type=JSON)
+
+    app.add_url_rule("/openapi.json", "info /openapi.json", answer, methods=["GET"])
 
 
 def _loads(info: Info) -> object:

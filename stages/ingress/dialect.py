@@ -13,7 +13,7 @@ of `stages/ingress/dialects/`, exports one constant `DIALECT`. What ingress does
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from stages.messages import Ask, Event, Prompt, Work, WorkDone
 from stages.settings import ModelSettings
@@ -22,12 +22,31 @@ SSE_COMMENT_PING = b": ping\n\n"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
+Values = Mapping[str, tuple[object, ...]]
+
+
+@frozen(eq=False)
+class BodyForm:
+    """What a body may hold, for the document at /openapi.json: the fields of its wire classes, the first one's first.
+
+    `refused` are fields that are not served, each with the values that ask for nothing and pass; `refused_in` are those
+    of nested classes. One of `any_of` must be there. Keys that a class of `closed` does not list are refused.
+    """
+
+    classes: tuple[type, ...]
+    refused: Values = field(factory=dict)
+    refused_in: Mapping[type, Values] = field(factory=dict)
+    any_of: tuple[str, ...] = ()
+    closed: tuple[type, ...] = ()
+
+
 @frozen
 class Route:
     """A path the dialect answers; `{name}` parts are not served here, generation routes have fixed paths."""
 
     path: str
     methods: tuple[str, ...] = ("POST",)
+    form: BodyForm | None = None
 
 
 @frozen

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from stages.ingress.dialect import Call, Dialect, Lookup, Route
+from stages.ingress.dialect import BodyForm, Call, Dialect, Lookup, Route
 from stages.ingress.dialects.anthropic_answer import error_json
-from stages.ingress.dialects.anthropic_messages import PromptBody, read_ask
+from stages.ingress.dialects.anthropic_messages import REFUSED, PromptBody, read_ask
 from stages.ingress.dialects.openai_common import read_body
 from stages.messages import Prompt, WorkDone
 from stages.settings import ModelSettings
@@ -24,5 +24,8 @@ def _count_json(done: Sequence[WorkDone]) -> dict[str, int]:
 
 
 DIALECT = Dialect(
-    name="anthropic_count_tokens", routes=(Route("/v1/messages/count_tokens"),), parse=parse, error=error_json
+    name="anthropic_count_tokens",
+    routes=(Route("/v1/messages/count_tokens", form=BodyForm((PromptBody,), REFUSED)),),
+    parse=parse,
+    error=error_json,
 )

@@ -12,7 +12,7 @@ from typing import Any
 from attrs import field, frozen
 
 from stages.errors import InvalidRequest
-from stages.ingress.dialects.fields import clean, clean_json
+from stages.ingress.dialects.fields import clean, clean_json, shown
 from stages.ingress.dialects.openai_common import invalid, read_body
 from stages.messages import Tool
 
@@ -32,7 +32,7 @@ Message = dict[str, Any]
 class WireMessage:
     """A message as sent."""
 
-    role: str
+    role: str = field(metadata=shown(enum=list(ROLES)))
     content: str | list[Any]
 
 

@@ -8,14 +8,18 @@ answer and is not served is refused by name.
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
-from stages.ingress.dialect import Call, Dialect, Parsed, Route
+from stages.ingress.dialect import BodyForm, Call, Dialect, Parsed, Route
 from stages.ingress.dialects.anthropic_answer import PING, MessageEncoder, MessageHead, error_json
 from stages.ingress.dialects.anthropic_blocks import Blocks
-from stages.ingress.dialects.anthropic_input import read_conversation
-from stages.ingress.dialects.anthropic_tools import WireToolChoice, check_tool_choice, read_tools
+from stages.ingress.dialects.anthropic_input import WireMessage, read_conversation
+from stages.ingress.dialects.anthropic_tools import WireTool, WireToolChoice, check_tool_choice, read_tools
 from stages.ingress.dialects.common import MAX_STOP_STRINGS, derived_id
+from stages.ingress.dialects.fields import shown
+from stages.ingress.dialects.openai_common import (
+    NOT_SERVED as COMMON_NOT_SERVED,
+)
 from stages.ingress.dialects.openai_common import (
     CommonBody,
     check_model,
@@ -68,7 +72,7 @@ class PromptBody(PlacementFields):
     """What /v1/messages and count_tokens share: Anthropic's fields but the limit, then our own."""
 
     model: str = ""
-    messages: list[Any] | None = None
+    messages: list[Any] | None = field(default=None, metadata=shown(required=True, items=WireMessage, minItems=1))
     system: str | list[Any] | None = None
     stream: bool = False
     stop_sequences: list[str] | None = None
@@ -76,7 +80,7 @@ class PromptBody(PlacementFields):
     top_p: float | None = None
     top_k: int | None = None
     thinking: WireThinking | None = None
-    tools: list[Any] | None = None
+    tools: list[Any] | None = field(default=None, metadata=shown(items=WireTool))
     tool_choice: WireToolChoice | None = None
     output_config: WireOutputConfig | None = None
     metadata: dict[str, Any] | None = None
@@ -93,7 +97,7 @@ class PromptBody(PlacementFields):
 class MessagesBody(PromptBody):
     """The body of a message; max_tokens is required."""
 
-    max_tokens: int | None = None
+    max_tokens: int | None = field(default=None, metadata=shown(required=True, minimum=1))
 
 
 def parse(call: Call, model: ModelSettings) -> Parsed:
@@ -209,4 +213,12 @@ def _hides_thinking(body: PromptBody) -> bool:
     return body.thinking is not None and body.thinking.display == "omitted"
 
 
-DIALECT = Dialect(name="anthropic_messages", routes=(Route("/v1/messages"),), parse=parse, error=error_json, ping=PING)
+REFUSED = {**COMMON_NOT_SERVED, **NOT_SERVED}
+
+DIALECT = Dialect(
+    name="anthropic_messages",
+    routes=(Route("/v1/messages", form=BodyForm((MessagesBody,), REFUSED)),),
+    parse=parse,
+    error=error_json,
+    ping=PING,
+)

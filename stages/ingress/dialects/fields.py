@@ -69,6 +69,15 @@ def read(cls: type[T], value: object, path: tuple[str, ...] = ()) -> T:
         raise FieldError(error.value, error.expected, (*path, *error.path)) from None
 
 
+def shown(*, required: bool = False, items: type | None = None, **keywords: object) -> dict[str, object]:
+    """Return the metadata of a field for the document at /openapi.json: what its type does not say.
+
+    `required` fields may be absent for `read` and are then refused by the dialect; `items` is the class of what the
+    type leaves open; `keywords` are those of JSON Schema.
+    """
+    return {"required": required, "items": items, "keywords": keywords}
+
+
 def clean(text: str) -> str:
     """Return `text` with lone surrogates, which no encoder takes, replaced."""
     if text.isascii():

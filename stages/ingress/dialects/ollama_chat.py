@@ -2,13 +2,15 @@
 
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
-from stages.ingress.dialect import Call, Dialect, Lookup, Parsed, Route
-from stages.ingress.dialects.fields import clean_json
+from stages.ingress.dialect import BodyForm, Call, Dialect, Lookup, Parsed, Route
+from stages.ingress.dialects.fields import clean_json, shown
 from stages.ingress.dialects.ollama_answer import OllamaEncoder
 from stages.ingress.dialects.ollama_common import (
     NDJSON,
+    NOT_SERVED,
+    OPTIONS_NOT_SERVED,
     OllamaBody,
     Options,
     check_name,
@@ -19,7 +21,7 @@ from stages.ingress.dialects.ollama_common import (
     refuse_unserved,
 )
 from stages.ingress.dialects.openai_common import invalid, read_body
-from stages.ingress.dialects.openai_tools import read_tools
+from stages.ingress.dialects.openai_tools import WireTool, read_tools
 from stages.ingress.dialects.placement import place
 from stages.ingress.error_bodies import ollama_error
 from stages.ingress.instants import rfc3339
@@ -49,7 +51,7 @@ class WireToolCall:
 class WireMessage:
     """A message as sent; tool_name is not shown to the model, whose template tells results by their order."""
 
-    role: str
+    role: str = field(metadata=shown(enum=list(ROLES)))
     content: str = ""
     thinking: str | None = None
     tool_calls: list[WireToolCall] | None = None
@@ -61,8 +63,8 @@ class WireMessage:
 class ChatBody(OllamaBody):
     """The body of /api/chat."""
 
-    messages: list[Any] | None = None
-    tools: list[Any] | None = None
+    messages: list[Any] | None = field(default=None, metadata=shown(items=WireMessage))
+    tools: list[Any] | None = field(default=None, metadata=shown(items=WireTool))
 
 
 def parse(call: Call, model: ModelSettings) -> Parsed | Lookup:
@@ -126,7 +128,7 @@ def _call(call: WireToolCall, index: int) -> dict[str, Any]:
 
 DIALECT = Dialect(
     name="ollama_chat",
-    routes=(Route("/api/chat"),),
+    routes=(Route("/api/chat", form=BodyForm((ChatBody,), NOT_SERVED, {Options: OPTIONS_NOT_SERVED})),),
     parse=parse,
     error=ollama_error,
     json_only=False,

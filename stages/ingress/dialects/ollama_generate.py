@@ -2,10 +2,12 @@
 
 from attrs import frozen
 
-from stages.ingress.dialect import Call, Dialect, Lookup, Parsed, Route
+from stages.ingress.dialect import BodyForm, Call, Dialect, Lookup, Parsed, Route
 from stages.ingress.dialects.ollama_answer import OllamaEncoder
 from stages.ingress.dialects.ollama_common import (
     NDJSON,
+    NOT_SERVED,
+    OPTIONS_NOT_SERVED,
     OllamaBody,
     Options,
     check_name,
@@ -63,7 +65,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed | Lookup:
 
 DIALECT = Dialect(
     name="ollama_generate",
-    routes=(Route("/api/generate"),),
+    routes=(Route("/api/generate", form=BodyForm((GenerateBody,), NOT_SERVED, {Options: OPTIONS_NOT_SERVED})),),
     parse=parse,
     error=ollama_error,
     json_only=False,

@@ -1,8 +1,9 @@
 """`POST /api/show`: what Ollama's clients ask of a model before they use it: its context and what it can do."""
 
-from attrs import frozen
+from attrs import field, frozen
 
-from stages.ingress.dialect import Call, Dialect, Lookup, Route
+from stages.ingress.dialect import BodyForm, Call, Dialect, Lookup, Route
+from stages.ingress.dialects.fields import shown
 from stages.ingress.dialects.ollama_common import check_name, details
 from stages.ingress.dialects.openai_common import invalid, read_body
 from stages.ingress.error_bodies import ollama_error
@@ -13,7 +14,7 @@ from stages.settings import ModelSettings
 class ShowBody:
     """The body of /api/show; name is the older name of model, verbose tells nothing more here."""
 
-    model: str = ""
+    model: str = field(default="", metadata=shown(required=True))
     name: str = ""
 
 
@@ -56,7 +57,7 @@ def show(model: ModelSettings) -> dict[str, object]:
 
 DIALECT = Dialect(
     name="ollama_show",
-    routes=(Route("/api/show"),),
+    routes=(Route("/api/show", form=BodyForm((ShowBody,))),),
     parse=parse,
     error=ollama_error,
     json_only=False,

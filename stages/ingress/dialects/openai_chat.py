@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
-from stages.ingress.dialect import Call, Dialect, Parsed, Route
+from stages.ingress.dialect import BodyForm, Call, Dialect, Parsed, Route
 from stages.ingress.dialects.common import MAX_TOP_LOGPROBS
+from stages.ingress.dialects.fields import shown
 from stages.ingress.dialects.openai_chat_answer import ChatEncoder
+from stages.ingress.dialects.openai_common import (
+    NOT_SERVED as COMMON_NOT_SERVED,
+)
 from stages.ingress.dialects.openai_common import (
     CommonBody,
     check_choices,
@@ -21,9 +25,9 @@ from stages.ingress.dialects.openai_common import (
     read_sampling,
     refuse_unserved,
 )
-from stages.ingress.dialects.openai_messages import read_messages
-from stages.ingress.dialects.openai_thinking import read_template
-from stages.ingress.dialects.openai_tools import check_tool_choice, read_tools
+from stages.ingress.dialects.openai_messages import WireMessage, read_messages
+from stages.ingress.dialects.openai_thinking import ThinkingBody, read_template
+from stages.ingress.dialects.openai_tools import WireTool, check_tool_choice, read_tools
 from stages.ingress.dialects.placement import place
 from stages.messages import Ask, Chat, TextForm, Tool
 from stages.settings import ModelSettings
@@ -46,12 +50,12 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
 class ChatBody(CommonBody):
     """The body of a chat completion."""
 
-    messages: list[Any] | None = None
+    messages: list[Any] | None = field(default=None, metadata=shown(required=True, items=WireMessage, minItems=1))
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
     response_format: dict[str, Any] | None = None
-    tools: list[Any] | None = None
+    tools: list[Any] | None = field(default=None, metadata=shown(items=WireTool))
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
     metadata: dict[str, str] | None = None
@@ -152,9 +156,11 @@ def _error(error: Exception, status: int, request_id: str) -> dict[str, object]:
     return error_json(error, status, request_id, "messages")
 
 
+FORM = BodyForm((ChatBody, ThinkingBody), {**COMMON_NOT_SERVED, **NOT_SERVED, "chat_template": ()})
+
 DIALECT = Dialect(
     name="openai_chat",
-    routes=(Route("/v1/chat/completions"), Route("/invocations")),
+    routes=(Route("/v1/chat/completions", form=FORM), Route("/invocations", form=FORM)),
     parse=parse,
     error=_error,
 )

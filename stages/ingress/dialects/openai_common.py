@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from attrs import frozen
+from attrs import field, frozen
 
 from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, NotFound, Unavailable
 from stages.ingress.dialect import Call
@@ -22,7 +22,7 @@ from stages.ingress.dialects.common import (
     frame,
     make_sampling,
 )
-from stages.ingress.dialects.fields import FieldError, read
+from stages.ingress.dialects.fields import FieldError, read, shown
 from stages.ingress.dialects.placement import PlacementFields
 from stages.ingress.error_bodies import openai_error
 from stages.messages import Finish, Limits, Sampling, Usage
@@ -44,7 +44,7 @@ class CommonBody(PlacementFields):
     """Fields of /v1/chat/completions and /v1/completions alike, OpenAI's own first, then vLLM's and SGLang's."""
 
     model: str = ""
-    n: int = 1
+    n: int = field(default=1, metadata=shown(minimum=1, maximum=MAX_CHOICES))
     stream: bool = False
     stream_options: StreamOptions | None = None
     seed: int | None = None
@@ -53,10 +53,10 @@ class CommonBody(PlacementFields):
     top_p: float | None = None
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
-    max_tokens: int | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    min_tokens: int = 0
+    max_tokens: int | None = field(default=None, metadata=shown(minimum=1))
+    top_k: int | None = field(default=None, metadata=shown(minimum=-1))
+    min_p: float | None = field(default=None, metadata=shown(minimum=0, maximum=1))
+    min_tokens: int = field(default=0, metadata=shown(minimum=0))
     repetition_penalty: float = 1.0
     stop_token_ids: list[int | None] | None = None
     ignore_eos: bool = False

@@ -10,9 +10,13 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from stages.ingress.dialect import Call, Collected, Dialect, Parsed, Route
+from stages.ingress.dialect import BodyForm, Call, Collected, Dialect, Parsed, Route
 from stages.ingress.dialects.choices import Tally, finite, fold, tally, token_text
 from stages.ingress.dialects.common import MAX_PROMPTS, MAX_TOP_LOGPROBS, WEIGHT_VERSION, frame
+from stages.ingress.dialects.fields import shown
+from stages.ingress.dialects.openai_common import (
+    NOT_SERVED as COMMON_NOT_SERVED,
+)
 from stages.ingress.dialects.openai_common import (
     CommonBody,
     Head,
@@ -54,7 +58,9 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
 class CompletionBody(CommonBody):
     """The body of a text completion."""
 
-    prompt: str | list[str] | list[int] | list[list[int]] | None = None
+    prompt: str | list[str] | list[int] | list[list[int]] | None = field(
+        default=None, metadata=shown(required=True, minLength=1, minItems=1, maxItems=MAX_PROMPTS)
+    )
     echo: bool = False
     logprobs: int | None = None
     best_of: int | None = None
@@ -285,4 +291,6 @@ def _error(error: Exception, status: int, request_id: str) -> dict[str, Any]:
     return error_json(error, status, request_id, "prompt")
 
 
-DIALECT = Dialect(name="openai_completions", routes=(Route("/v1/completions"),), parse=parse, error=_error)
+FORM = BodyForm((CompletionBody,), {**COMMON_NOT_SERVED, **NOT_SERVED})
+
+DIALECT = Dialect(name="openai_completions", routes=(Route("/v1/completions", form=FORM),), parse=parse, error=_error)

@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from attrs import frozen
+from attrs import field, frozen
 
 from stages.errors import InvalidRequest
-from stages.ingress.dialects.fields import clean, clean_json
+from stages.ingress.dialects.fields import clean, clean_json, shown
 from stages.ingress.dialects.openai_common import invalid, read_body
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -44,7 +44,7 @@ class WireToolCall:
 class WireMessage:
     """A message as sent; reasoning is vLLM's name of reasoning_content."""
 
-    role: str
+    role: str = field(metadata=shown(enum=list(_ROLES)))
     content: str | list[dict[str, Any]] | None = None
     tool_calls: list[WireToolCall] | None = None
     tool_call_id: str | None = None

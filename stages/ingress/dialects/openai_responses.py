@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
-from stages.ingress.dialect import Call, Dialect, Parsed, Route
-from stages.ingress.dialects.fields import clean_json
+from stages.ingress.dialect import BodyForm, Call, Dialect, Parsed, Route
+from stages.ingress.dialects.fields import clean_json, shown
+from stages.ingress.dialects.openai_common import (
+    NOT_SERVED as COMMON_NOT_SERVED,
+)
 from stages.ingress.dialects.openai_common import (
     CommonBody,
     check_model,
@@ -75,16 +78,16 @@ class WireReasoning:
 class ResponsesBody(CommonBody):
     """The body of a response."""
 
-    input: str | list[Any] | None = None
+    input: str | list[Any] | None = field(default=None, metadata=shown(required=True))
     instructions: str | None = None
-    max_output_tokens: int | None = None
+    max_output_tokens: int | None = field(default=None, metadata=shown(minimum=1))
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
     text: WireText | None = None
     reasoning: WireReasoning | None = None
     include: list[str] | None = None
-    truncation: str | None = None
+    truncation: str | None = field(default=None, metadata=shown(enum=[None, "disabled", "auto"]))
     max_tool_calls: int | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None
@@ -217,4 +220,6 @@ def _error(error: Exception, status: int, request_id: str) -> dict[str, object]:
     return error_json(error, status, request_id, "input")
 
 
-DIALECT = Dialect(name="openai_responses", routes=(Route("/v1/responses"),), parse=parse, error=_error)
+FORM = BodyForm((ResponsesBody,), {**COMMON_NOT_SERVED, **NOT_SERVED, **dict.fromkeys(MOVED, ())})
+
+DIALECT = Dialect(name="openai_responses", routes=(Route("/v1/responses", form=FORM),), parse=parse, error=_error)

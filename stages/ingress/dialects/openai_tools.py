@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from stages.errors import InvalidRequest
-from stages.ingress.dialects.fields import clean_json
+from stages.ingress.dialects.fields import clean_json, shown
 from stages.ingress.dialects.openai_common import invalid, read_body
 from stages.messages import Tool
 
@@ -18,10 +18,18 @@ MAX_SCHEMA_DEPTH = 64
 class WireFunction:
     """tools[].function; strict is taken and has no effect while there are no grammars."""
 
-    name: str
+    name: str = field(metadata=shown(minLength=1, maxLength=MAX_NAME_CHARACTERS))
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+
+@frozen(kw_only=True)
+class WireTool:
+    """A tool as sent."""
+
+    function: WireFunction
+    type: str = field(default="function", metadata=shown(enum=["function"]))
 
 
 def read_tools(raw: list[Any] | None) -> tuple[Tool, ...]:

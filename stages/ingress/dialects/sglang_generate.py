@@ -9,14 +9,17 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
 
-from attrs import frozen
+from attrs import field, frozen
 
 from stages.errors import InvalidRequest, RequestError
-from stages.ingress.dialect import Call, Dialect, Parsed, Route
+from stages.ingress.dialect import BodyForm, Call, Dialect, Parsed, Route
 from stages.ingress.dialects.common import MAX_PROMPTS, MAX_REQUEST_ID_CHARACTERS, MAX_TOP_LOGPROBS, derived_id
-from stages.ingress.dialects.fields import FieldError, Unsigned, read
+from stages.ingress.dialects.fields import FieldError, Unsigned, read, shown
 from stages.ingress.dialects.placement import PlacementFields, place
 from stages.ingress.dialects.sglang_answer import GenerateEncoder, RefusedStream
+from stages.ingress.dialects.sglang_sampling import (
+    NOT_SERVED as SAMPLING_NOT_SERVED,
+)
 from stages.ingress.dialects.sglang_sampling import (
     ContractError,
     WireSampling,
@@ -55,9 +58,11 @@ _NOTHING: tuple[object, ...] = (None, False, "", [], {})
 class GenerateBody(PlacementFields):
     """The body of /generate."""
 
-    text: str | list[str] | None = None
-    input_ids: list[int] | list[list[int]] | None = None
-    sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None
+    text: str | list[str] | None = field(default=None, metadata=shown(minItems=1, maxItems=MAX_PROMPTS))
+    input_ids: list[int] | list[list[int]] | None = field(default=None, metadata=shown(minItems=1))
+    sampling_params: dict[str, Any] | list[dict[str, Any]] | None = field(
+        default=None, metadata=shown(items=WireSampling)
+    )
     rid: str | list[str] | None = None
     return_logprob: bool | list[bool] | None = None
     logprob_start_len: int | list[int] | None = None
@@ -262,9 +267,17 @@ def _error(error: Exception, status: int, request_id: str) -> dict[str, Any]:
     return cast(dict[str, Any], flat_error(error, status, request_id))
 
 
+FORM = BodyForm(
+    (GenerateBody,),
+    {**dict.fromkeys(NOT_SERVED, _NOTHING), "max_thinking_tokens": (), "token_ids_logprob": ([],)},
+    refused_in={WireSampling: SAMPLING_NOT_SERVED},
+    any_of=("text", "input_ids"),
+    closed=(WireSampling,),
+)
+
 DIALECT = Dialect(
     name="sglang_generate",
-    routes=(Route("/generate", ("POST", "PUT")),),
+    routes=(Route("/generate", ("POST", "PUT"), FORM),),
     parse=parse,
     error=_error,
     json_only=False,

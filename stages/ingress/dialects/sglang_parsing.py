@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
-from stages.ingress.dialect import Call, Dialect, Lookup, Route
+from stages.ingress.dialect import BodyForm, Call, Dialect, Lookup, Route
+from stages.ingress.dialects.fields import shown
 from stages.ingress.dialects.openai_common import invalid, read_body
-from stages.ingress.dialects.openai_tools import read_tools
+from stages.ingress.dialects.openai_tools import WireTool, read_tools
 from stages.ingress.error_bodies import flat_error
 from stages.messages import ParsedText, ParseText, WorkDone
 from stages.settings import ModelSettings
@@ -23,7 +24,7 @@ class ParseFunctionCallBody:
     """The body of /parse_function_call."""
 
     text: str
-    tools: list[Any] | None = None
+    tools: list[Any] | None = field(default=None, metadata=shown(items=WireTool))
     tool_call_parser: str | None = None
 
 
@@ -96,7 +97,10 @@ def _parsed(done: Sequence[WorkDone]) -> ParsedText:
 
 DIALECT = Dialect(
     name="sglang_parsing",
-    routes=(Route("/parse_function_call"), Route("/separate_reasoning")),
+    routes=(
+        Route("/parse_function_call", form=BodyForm((ParseFunctionCallBody,))),
+        Route("/separate_reasoning", form=BodyForm((SeparateReasoningBody,))),
+    ),
     parse=parse,
     error=flat_error,
     json_only=False,

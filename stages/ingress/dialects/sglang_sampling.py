@@ -16,6 +16,21 @@ MAX_STOP_REGEX_BYTES = 256
 ONE = Unsigned(1)
 GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
+# What is checked as SGLang does and then refused: name -> the values that ask for nothing.
+NOT_SERVED: Mapping[str, tuple[object, ...]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "stop_regex": ("", [], [""]),
+    "logit_bias": ({},),
+    "custom_params": ({},),
+    "beam_width": (1,),
+    "spaces_between_special_tokens": (True,),
+    "watermark": (False,),
+    "choice": (),
+    **dict.fromkeys(GRAMMARS, ("",)),
+}
+
 
 class ContractError(InvalidRequest):
     """A key or type the contract gate refuses: its body is one plain string, and its status 400 even in a stream."""
@@ -162,21 +177,9 @@ def _check_seed(seed: object) -> None:
 
 
 def _check_served(wire: WireSampling) -> None:
-    asked = {
-        "frequency_penalty": wire.frequency_penalty != 0,
-        "presence_penalty": wire.presence_penalty != 0,
-        "repetition_penalty": wire.repetition_penalty != 1,
-        "stop_regex": any(_strings(wire.stop_regex)),
-        "logit_bias": bool(wire.logit_bias),
-        "custom_params": bool(wire.custom_params),
-        "beam_width": wire.beam_width not in (None, 1),
-        "spaces_between_special_tokens": not wire.spaces_between_special_tokens,
-        "watermark": wire.watermark is not None and wire.watermark is not False,
-        "choice": wire.choice is not None,
-        **{name: bool(getattr(wire, name)) for name in GRAMMARS},
-    }
-    for name, is_asked in asked.items():
-        if is_asked:
+    for name, nothing in NOT_SERVED.items():
+        value = getattr(wire, name)
+        if value is not None and value not in nothing:
             raise _wrong(name, f"{name} is not supported by this server.")
 
 

@@ -9,12 +9,14 @@ from functools import partial
 from typing import Any
 
 import attrs
-from attrs import frozen
+from attrs import field, frozen
 
-from stages.ingress.dialect import Call, Dialect, Lookup, Route
+from stages.ingress.dialect import BodyForm, Call, Dialect, Lookup, Route
 from stages.ingress.dialects import openai_chat
 from stages.ingress.dialects.common import MAX_PROMPTS
+from stages.ingress.dialects.fields import shown
 from stages.ingress.dialects.openai_common import check_model, invalid, read_body
+from stages.ingress.dialects.openai_messages import WireMessage
 from stages.ingress.error_bodies import flat_error, openai_error
 from stages.messages import Chat, Detokenize, Detokenized, Tokenize, Tokenized, Work, WorkDone
 from stages.settings import ModelSettings
@@ -28,8 +30,8 @@ class TokenizeBody:
     """The body of /tokenize; one with messages is a chat completion's body besides."""
 
     model: str = ""
-    prompt: str | list[str] | None = None
-    messages: list[Any] | None = None
+    prompt: str | list[str] | None = field(default=None, metadata=shown(maxItems=MAX_PROMPTS))
+    messages: list[Any] | None = field(default=None, metadata=shown(items=WireMessage, minItems=1))
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
     add_generation_prompt: bool | None = None
@@ -41,7 +43,7 @@ class DetokenizeBody:
     """The body of /detokenize."""
 
     model: str = ""
-    tokens: list[int] | list[list[int]] | None = None
+    tokens: list[int] | list[list[int]] | None = field(default=None, metadata=shown(required=True))
     skip_special_tokens: bool = True
 
 
@@ -143,9 +145,14 @@ def _error(error: Exception, status: int, request_id: str) -> Mapping[str, objec
     return {**flat_error(error, status, request_id), **openai_error(error, status, request_id)}
 
 
+FORMS = {
+    "tokenize": BodyForm((TokenizeBody,), any_of=("prompt", "messages")),
+    "detokenize": BodyForm((DetokenizeBody,)),
+}
+
 DIALECT = Dialect(
     name="tokenize",
-    routes=tuple(Route(f"{prefix}/{name}") for prefix in ("", "/v1") for name in ("tokenize", "detokenize")),
+    routes=tuple(Route(f"{prefix}/{name}", form=form) for prefix in ("", "/v1") for name, form in FORMS.items()),
     parse=parse,
     error=_error,
 )

@@ -1,0 +1,142 @@
+"""Wire classes to JSON Schema, as `fields.read` takes them; core.
+
+Every class becomes a component, named after its module, since several dialects have a class of one name. A field that
+is not served stays in the schema, marked x-not-served, with the values that ask for nothing as its only ones.
+"""
+
+import inspect
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+from attrs import define, field
+
+from stages.ingress.dialect import BodyForm, Values
+from stages.ingress.dialects.fields import INT64_MAX, INT64_MIN, UINT64_MAX, Unsigned
+
+Schema = dict[str, Any]
+
+COMPONENTS = "#/components/schemas/"
+NOT_SERVED = "Not served: refused, unless it asks for nothing."
+
+_PLAIN: Mapping[Any, Schema] = {
+    int: {"type": "integer", "minimum": INT64_MIN, "maximum": INT64_MAX},
+    Unsigned: {"type": "integer", "minimum": 0, "maximum": UINT64_MAX},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    str: {"type": "string"},
+}
+_KINDS: Mapping[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    tuple: "array",
+    dict: "object",
+}
+
+
+@define(eq=False)
+class Schemas:
+    """The components of one document; `model_name` is an example of what goes into a field named model."""
+
+    model_name: str
+    components: dict[str, Schema] = field(factory=dict)
+
+    def body(self, form: BodyForm) -> Schema:
+        """Return a reference to the schema of a body."""
+        first = form.classes[0]
+        schema = self._object(form.classes, form, form.refused)
+        if form.any_of:
+            schema["anyOf"] = [{"required": [name]} for name in form.any_of]
+        return self.add(_name(first), schema)
+
+    def has_required(self, form: BodyForm) -> bool:
+        """Say whether a body of this form has a field that must be there."""
+        return bool(form.any_of) or any(_is_required(one) for cls in form.classes for one in attrs.fields(cls))
+
+    def add(self, name: str, schema: Schema) -> Schema:
+        """Return a reference to a component of that name."""
+        known = self.components.setdefault(name, schema)
+        # Invariant: one name is one schema, whichever route it is met under.
+        assert known == schema, name
+        return {"$ref": COMPONENTS + name}
+
+    def _object(self, classes: Iterable[type], form: BodyForm, refused: Values) -> Schema:
+        (first, *_) = classes
+        known = {one.name: one for cls in reversed(list(classes)) for one in attrs.fields(cls)}
+        properties = {name: self._field(one, form) for name, one in known.items()}
+        properties |= {name: _refused(passing) for name, passing in refused.items()}
+        schema: Schema = {"type": "object", "description": inspect.cleandoc(first.__doc__ or "").splitlines()[0]}
+        schema["properties"] = dict(sorted(properties.items()))
+        if required := sorted(name for name, one in known.items() if _is_required(one)):
+            schema["required"] = required
+        if first in form.closed:
+            schema["additionalProperties"] = False
+        return schema
+
+    def _field(self, one: Any, form: BodyForm) -> Schema:
+        schema = self._type(one.type, one.metadata.get("items"), form)
+        if one.name == "model":
+            schema["examples"] = [self.model_name]
+        if isinstance(one.default, bool | int | float | str):
+            schema["default"] = one.default
+        keywords: Schema = one.metadata.get("keywords", {})
+        return schema | keywords
+
+    def _type(self, type_: Any, items: type | None, form: BodyForm) -> Schema:
+        if items is not None and (type_ is Any or type_ == dict[str, Any]):
+            type_ = items
+        if type_ is Any:
+            return {}
+        if type_ in _PLAIN:
+            return dict(_PLAIN[type_])
+        origin, arguments = typing.get_origin(type_), typing.get_args(type_)
+        if origin in (typing.Union, types.UnionType):
+            return _any_of([self._type(arm, items, form) for arm in arguments])
+        if type_ is types.NoneType:
+            return {"type": "null"}
+        if origin in (list, tuple):
+            return {"type": "array", "items": self._type(arguments[0], items, form)}
+        if origin is dict:
+            return {"type": "object", "additionalProperties": self._type(arguments[1], items, form)}
+        return self.add(_name(type_), self._object([type_], form, form.refused_in.get(type_, {})))
+
+
+def schema_of(values: Iterable[object]) -> Schema:
+    """Return a schema of JSON values, as far as these show one: what every object has is required."""
+    given = list(values)
+    kinds = sorted({"null" if value is None else _KINDS[type(value)] for value in given})
+    schema: Schema = {"type": kinds[0] if len(kinds) == 1 else kinds}
+    objects = [value for value in given if isinstance(value, dict)]
+    if objects:
+        names = list(dict.fromkeys(name for value in objects for name in value))
+        schema["properties"] = {name: schema_of(value[name] for value in objects if name in value) for name in names}
+        schema["required"] = [name for name in names if all(name in value for value in objects)]
+    return schema
+
+
+def _any_of(arms: list[Schema]) -> Schema:
+    """Return one schema of several; null goes into the type of a plain one."""
+    wanted = [arm for arm in arms if arm != {"type": "null"}]
+    if len(wanted) == len(arms):
+        return {"anyOf": arms}
+    if len(wanted) == 1 and isinstance(kind := wanted[0].get("type"), str):
+        return {**wanted[0], "type": [kind, "null"]}
+    return {"anyOf": [*wanted, {"type": "null"}]}
+
+
+def _refused(passing: tuple[object, ...]) -> Schema:
+    values = [None, *(value for value in passing if value is not None)]
+    return {"enum": values, "description": NOT_SERVED, "x-not-served": True}
+
+
+def _is_required(one: Any) -> bool:
+    return bool(one.default is attrs.NOTHING or one.metadata.get("required"))
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"
