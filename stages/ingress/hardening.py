@@ -18,6 +18,11 @@ What is wrong without it, each found by test (tests/stages/ingress/test_hardenin
   curl's clients offer it) until it is answered. Cure: the offer is forgotten as soon as it is ignored.
 - *A closed connection lives on.* A response that ends after its client has left starts the idle timer once more, which
   then holds the connection's task for the whole keep-alive timeout. Cure: nothing idles once the reader has ended.
+- *HTTP/2 has holes of its own.* A client that grants no window holds its request for ever: the wait is not a write, and
+  nothing ends it. Cure: HTTP/1 only; TLS does not offer HTTP/2, the offer h2c is ignored, and its preface is a 505.
+- *A stalled TLS handshake holds up a shutdown* for the whole drain. Cure: it ends with the server.
+- *Over TLS an end looks like a cut.* Streams are closed without TLS's close_notify, so the end of a body that has no
+  length (HTTP/1.0) is an error to careful clients. Cure: it is sent, and waits no longer than any write.
 - *An event stream costs 48 us a chunk.* Locks, shields and two framing layers for each. Cure: plain sockets are written
   directly when nobody else is writing, and `DirectWriter` lets a handler frame its chunks itself.
 
@@ -29,6 +34,7 @@ It leans on names hypercorn does not promise, so `install` refuses other version
 import logging
 import os
 from contextlib import suppress
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
@@ -80,6 +86,9 @@ class HardenedTCPServer(TCPServer):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._plain = isinstance(self.stream, trio.SocketStream)
+        if not self._plain:
+            # Of the kind that says goodbye; nothing was read from the one it takes the place of.
+            self.stream = trio.SSLStream(self.stream.transport_stream, self.stream.context, server_side=True)
         self._reading = trio.CancelScope()
         self._half_closed = False
         self._read_all = False
@@ -88,9 +97,25 @@ class HardenedTCPServer(TCPServer):
     async def run(self) -> None:
         """Serve the connection until it ends; whatever goes wrong in it stays in it."""
         try:
-            await super().run()
+            if self._plain or await self._shake_hands():
+                await super().run()
         except* Exception as group:
             log.warning("connection dropped: %r", _first(group))
+
+    async def _shake_hands(self) -> bool:
+        """Say whether TLS was agreed on, in time and before the server stops."""
+        is_agreed = False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_when_stopping, nursery.cancel_scope)
+            with trio.move_on_after(self.config.ssl_handshake_timeout), suppress(trio.BrokenResourceError):
+                await self.stream.do_handshake()
+                is_agreed = True
+            nursery.cancel_scope.cancel()
+        return is_agreed
+
+    async def _cancel_when_stopping(self, scope: trio.CancelScope) -> None:
+        await self.context.terminated.wait()
+        scope.cancel()
 
     async def protocol_send(self, event: Event) -> None:
         """Write bytes, or close or idle the connection; closing and idling are not cut short by a cancellation."""
@@ -164,6 +189,11 @@ class HardenedTCPServer(TCPServer):
                 await self.stream.aclose()
         self._reading.cancel()
 
+    async def _initiate_server_close(self) -> None:
+        await self.protocol.handle(Closed())
+        with trio.move_on_after(self.config.write_timeout_s):  # TLS's goodbye is a write
+            await self.stream.aclose()
+
     def _input_is_owed(self) -> bool:
         protocol = getattr(getattr(self, "protocol", None), "protocol", None)
         connection = protocol.connection if isinstance(protocol, H11Protocol) else None
@@ -171,9 +201,16 @@ class HardenedTCPServer(TCPServer):
 
 
 class HardenedH11Protocol(H11Protocol):
-    """HTTP/1 without WebSockets or other upgrades of a request that has a body."""
+    """HTTP/1, which nothing turns into WebSockets, HTTP/2 or anything else."""
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Leave the protocol as it is."""
 
     async def _create_stream(self, request: h11.Request) -> None:
+        if not request.http_version.startswith(b"1."):
+            await self._send_error_response(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+            await self.send(Closed())
+            return
         # h11 stops reading behind a request that offers an upgrade, and so would never see its client leave.
         self.connection._cstate.pending_switch_proposals.clear()  # type: ignore[union-attr]
         headers = [(name, value) for name, value in request.headers if name != b"upgrade"]

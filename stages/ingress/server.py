@@ -149,6 +149,9 @@ def http_config(settings: IngressSettings) -> HardenedConfig:
     config.read_timeout = None  # it would cut event streams, whose clients are silent by nature
     config.graceful_timeout = settings.drain_timeout_s + CUTOFF_GRACE_S
     config.write_timeout_s = settings.write_timeout_s
+    config.alpn_protocols = ["http/1.1"]
+    # As long as the head of a request may take to come.
+    config.ssl_handshake_timeout = settings.keep_alive_timeout_s
     config.certfile, config.keyfile = settings.ssl_certfile, settings.ssl_keyfile
     # Never None: the library would then ask at the terminal.
     config.keyfile_password = settings.ssl_keyfile_password or ""

@@ -124,8 +124,13 @@ def _turns(raw: list[Any]) -> list[_Turn]:
         if role is None:
             text = f"{path}.role must be user, assistant or system, got '{wire.role[:64]}'."
             raise invalid(f"{path}.role", text, "unsupported_value")
-        before = turns.pop().blocks if turns and turns[-1].role == role else []
-        turns.append(_Turn(role, path, before + _blocks(wire.content, f"{path}.content")))
+        blocks = _blocks(wire.content, f"{path}.content")
+        if turns and turns[-1].role == role:
+            # In place: copying what came before would take the square of the number of messages.
+            before = turns.pop().blocks
+            before.extend(blocks)
+            blocks = before
+        turns.append(_Turn(role, path, blocks))
     return turns
 
 

@@ -157,6 +157,34 @@ async def test_the_key_is_needed_behind_a_prefix_too() -> None:
         assert (await client.get("/health/v1/models")).status == 401
 
 
+ODD_SPELLINGS = [
+    "//{}",
+    "/{}/",
+    "/{}//",
+    "/%66{}",
+    "/{}%00",
+    "/{};x",
+    "/{}?x=1",
+    "/health/../{}",
+    "/health%2f..%2f{}",
+    "/nope",
+]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "DELETE"])
+@pytest.mark.parametrize("spelling", [*ODD_SPELLINGS, "http://x/{}", "*"])
+async def test_no_spelling_of_a_path_gets_round_the_admin_key(spelling: str, method: str) -> None:
+    name = "lush_cache" if "%66" in spelling else "flush_cache"
+    async with running(SCRIPT, api_key="right", admin_api_key="admin") as server:
+        for headers in ([], ["authorization: Bearer right"]):
+            async with connected(server.port) as client:
+                await client.send(
+                    "\r\n".join([f"{method} {spelling.format(name)} HTTP/1.1", "host: x", *headers, "", ""]).encode()
+                )
+                assert (await client.reply(has_body=method != "HEAD")).status in (401, 404, 405)
+        assert not server.engine.orders
+
+
 async def test_https_serves_the_same() -> None:
     trusted = ssl.create_default_context(cafile=CERTIFICATE)
     async with running(SCRIPT, ssl_certfile=CERTIFICATE, ssl_keyfile=KEY) as server:

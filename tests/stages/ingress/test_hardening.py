@@ -541,10 +541,3 @@ def test_other_versions_than_the_pinned_ones_are_refused_at_startup(monkeypatch:
     monkeypatch.setattr(hardening, "version", newer)
     with pytest.raises(StartupError, match=r"hypercorn 0\.19\.0 .* hypercorn 0\.18\.0"):
         install()
-
-
-async def test_http_2_by_prior_knowledge_is_served_or_dropped_but_harms_nobody() -> None:
-    async with running(silent) as server, connected(server.port) as client:
-        await client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
-        assert await client.more()
-        assert await alive(server.port)

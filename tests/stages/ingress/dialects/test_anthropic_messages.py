@@ -167,6 +167,12 @@ def test_a_turn_with_calls_and_its_results_is_rendered_as_the_model_wrote_it() -
     )
 
 
+def test_a_turn_of_many_messages_is_read_without_copying_it_for_each() -> None:
+    many = 150_000  # the square of which would take minutes
+    chat = chat_of({"messages": [{"role": "user", "content": "a"}] * many})
+    assert chat.messages == ({"role": "user", "content": "\n".join("a" * many)},)
+
+
 def test_consecutive_messages_of_one_role_are_one_turn() -> None:
     messages = [
         said("user", text("a")),
