@@ -77,6 +77,18 @@ def test_every_sampling_field_reaches_the_ask() -> None:
     assert not ask.form.skip_special_tokens
 
 
+@pytest.mark.parametrize(("value", "patterns"), [("a+", ("a+",)), (["a", "", "b"], ("a", "b")), ("", ()), (None, ())])
+def test_stop_regex_is_a_string_or_a_list(value: Any, patterns: tuple[str, ...]) -> None:
+    assert ask_of(stop_regex=value).limits.stop_regex == patterns
+
+
+@pytest.mark.parametrize("value", ["(", "a$", "a*", "x" * 257, ["x"] * 33, ["a", r"(?=b)c"]])
+def test_a_stop_regex_that_is_wrong_or_cannot_be_walked_is_refused_by_name(value: Any) -> None:
+    error = refusal(DIALECT, {**HELLO, "stop_regex": value})
+    assert (error.param, error.code) == ("stop_regex", "invalid_value")
+    assert "stop_regex" in error.message
+
+
 def test_nulls_are_absent_fields() -> None:
     names = [
         "temperature", "top_p", "n", "stop", "seed", "max_tokens", "tools", "tool_choice", "logprobs", "top_logprobs",
@@ -208,7 +220,7 @@ UNSERVED = {
     "structured_outputs": {"regex": "a"}, "guided_json": {}, "guided_regex": "a", "guided_choice": ["a"],
     "guided_grammar": "x", "guided_json_object": True, "allowed_token_ids": [1], "bad_words": ["x"],
     "thinking_token_budget": 0, "truncate_prompt_tokens": 5, "prompt_logprobs": 0, "logprob_token_ids": [1],
-    "repetition_detection": {"min_count": 2}, "stop_regex": "a|b", "custom_logit_processor": "x",
+    "repetition_detection": {"min_count": 2}, "custom_logit_processor": "x",
     "custom_params": {"a": 1}, "lora_path": "x", "return_hidden_states": True, "return_token_ids": True,
     "use_beam_search": True, "length_penalty": 2, "spaces_between_special_tokens": False, "echo": True,
     "documents": [{"t": "x"}], "input_ids": [1, 2], "chat_template": "{{ x }}",
