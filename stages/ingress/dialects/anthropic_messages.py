@@ -43,6 +43,7 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "logprobs": (False,),
     "top_logprobs": (0,),
     "echo": (False,),
+    "return_token_ids": (False,),
     "output_format": (),
 }
 

@@ -84,7 +84,6 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "spaces_between_special_tokens": (True,),
     "thinking_token_budget": (-1,),
     "bad_words": ([],),
-    "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "return_prompt_text": (False,),
     "return_prompt_token_ids": (False,),
