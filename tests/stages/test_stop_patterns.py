@@ -79,6 +79,7 @@ def test_it_finds_the_match_that_ends_first_whatever_the_pieces(pattern: str, te
         (r"\N{SNOWMAN}|\u2603", "a☃", (1, 2)),
         (r"[\n]{2}", "a\n\nb", (1, 3)),
         (r"((a*)*)*b", "aaab", (0, 4)),
+        (r"(?:^|\b|a)*b", "aab", (0, 3)),
     ],
 )
 def test_examples(pattern: str, text: str, match: tuple[int, int] | None) -> None:
@@ -105,6 +106,7 @@ def test_examples(pattern: str, text: str, match: tuple[int, int] | None) -> Non
         (r"x{99999999999999}", "the repetition number is too large"),
         (r"x{5000}", f"over {MAX_SIZE}"),
         (r"((x{60}){60}){60}", f"over {MAX_SIZE}"),
+        (r"(){99999999}y", f"over {MAX_SIZE}"),
         (r"(x|(){60000}){60000}y", f"over {MAX_SIZE}"),
         (r"(x?){1000}y", f"over {MAX_SIZE}"),
     ],

@@ -235,6 +235,10 @@ def test_a_stop_pattern_that_waits_for_the_end_of_the_text_stops_there_or_at_a_c
     assert (called.text, called.calls, called.finish) == ("the ", (), Finish("stop", matched=pattern))
 
 
+def test_blanks_held_back_for_a_pattern_are_no_text_before_a_call() -> None:
+    assert one("a b \n<tool_call>f</tool_call>", stop_regex=(r"(?s)a.*z",)).text == "a b"
+
+
 def test_stop_patterns_are_not_looked_for_in_reasoning_nor_in_calls() -> None:
     result = one(
         "alpha1</think>x<tool_call>f<arg_key>s</arg_key><arg_value>a1</arg_value></tool_call>b1",
