@@ -44,6 +44,7 @@ class Limits:
     min_new_tokens: int = 0
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
+    stop_regex: tuple[str, ...] = ()
     ignore_eos: bool = False
     # Whether a max_new_tokens that the context has no room for is cut to it instead of refused.
     may_shrink: bool = False
@@ -60,7 +61,7 @@ class Tool:
 
 @frozen
 class TextForm:
-    """How token ids become text; parsers are off for raw text, and keep_stop leaves a matched stop string in."""
+    """How token ids become text; parsers are off for raw text, and keep_stop leaves a matched stop in."""
 
     skip_special_tokens: bool = True
     keep_stop: bool = False
@@ -241,6 +242,13 @@ class Submit:
     routing_key: str | None = None
     # The instant on trio's clock at which it gives up waiting for its first admission.
     wait_until_s: float = math.inf
+    # Patterns that end the visible text as the strings of stop do.
+    stop_regex: tuple[str, ...] = ()
+
+    @property
+    def has_text_stops(self) -> bool:
+        """Whether its text can end it, which the detokenizer finds out after the scheduler has gone on."""
+        return bool(self.stop or self.stop_regex)
 
 
 @frozen

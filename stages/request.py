@@ -163,6 +163,7 @@ def _submits(
             min_new_tokens=ask.limits.min_new_tokens,
             stop_token_ids=stop_token_ids,
             stop=ask.limits.stop,
+            stop_regex=ask.limits.stop_regex,
             form=ask.form,
             in_reasoning=prompt.in_reasoning,
             logprobs=ask.logprobs,

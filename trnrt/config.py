@@ -59,7 +59,9 @@ class Config:
     host: str = setting("127.0.0.1", "http", "address to listen on")
     port: int = setting(30000, "http", "port to listen on; 0 takes a free one", low=0)
     max_request_bytes: int = setting(32 * 1024 * 1024, "http", "largest request body in bytes; 413 above", low=1)
-    keep_alive_timeout: float = setting(75.0, "http", "seconds an idle connection is kept", low=0.001)
+    keep_alive_timeout: float = setting(
+        75.0, "http", "seconds an idle connection is kept, or a TLS handshake may take", low=0.001
+    )
     write_timeout: float = setting(30.0, "http", "seconds a client may stop reading before it is cut off", low=0.001)
     body_timeout: float = setting(30.0, "http", "seconds a client may take to send a body; 408 after", low=0.001)
     drain_timeout: float = setting(30.0, "http", "seconds running requests may take to finish after SIGTERM", low=0)

@@ -2,7 +2,7 @@
 
 Theory of operation. Ids are taken one by one, each to one place: the reasoning block, a tool call, or the visible
 answer. Every place keeps its own unfinished character, so text never leaks from one to another, and the visible answer
-alone is searched for stop strings; with parsers off everything is visible.
+alone is searched for stop strings and patterns; with parsers off everything is visible.
 
 # Invariant: the joined pieces of all Deltas depend on the ids alone, not on how they were grouped into steps; nor does
 # the order of reasoning, text and calls, so a step that would upset a Delta's own order makes several.
@@ -82,7 +82,7 @@ class Choice:
             if decoding.vocabulary.added.get(stop) in self._hidden
         }
         self._visible = Visible(
-            stop_finder(submit.stop, form.keep_stop) if any(submit.stop) else None,
+            stop_finder(submit.stop, form.keep_stop, submit.stop_regex) if submit.has_text_stops else None,
             Blanks() if self._tools is not None else None,
         )
         self._matched: str | None = None

@@ -2,13 +2,36 @@
 
 Theory of operation. Each stop string has a cursor: how many of its characters the text seen so far ends with (the
 state of a Knuth-Morris-Pratt automaton, so a piece costs its own length whatever the stops are). The text the longest
-cursor covers is held back; the rest can be shown. A cursor at its string's end is a match.
+cursor covers is held back; the rest can be shown. A cursor at its string's end is a match. A stop pattern's cursor
+(stages.stop_patterns) does the same for a regular expression, and holds back what a match that has begun covers.
 
 # Invariant: which stop matches does not depend on how the tokens were grouped into steps, because the caller pushes
-# token by token; among stops completed by one token the first of the list wins.
+# token by token; among stops completed by one token the first of the list wins, strings before patterns.
 """
 
+from typing import Protocol
+
 from attrs import define, field
+
+from stages.stop_patterns import pattern_cursor
+
+
+class AnyCursor(Protocol):
+    """How far the text ends with one stop."""
+
+    @property
+    def stop(self) -> str:
+        """The stop as the client wrote it."""
+
+    @property
+    def length(self) -> int:
+        """How many characters are held back for it."""
+
+    def find(self, text: str) -> tuple[int, int] | None:
+        """Move over text and return where in it the first match ends and how long it is, or None."""
+
+    def flush(self) -> tuple[int, int] | None:
+        """Start anew; return a match that only waited for the text to end, as find does."""
 
 
 @define(eq=False)
@@ -19,8 +42,8 @@ class Cursor:
     fallback: tuple[int, ...]
     length: int = 0
 
-    def find(self, text: str) -> int | None:
-        """Move over text and return where in it the first match ends, or None."""
+    def find(self, text: str) -> tuple[int, int] | None:
+        """Move over text and return where in it the first match ends and how long it is, or None."""
         stop, fallback, length = self.stop, self.fallback, self.length
         if length == 0 and stop[0] not in text:
             return None
@@ -31,9 +54,13 @@ class Cursor:
                 length += 1
             if length == len(stop):
                 self.length = 0
-                return position
+                return position, len(stop)
         self.length = length
         return None
+
+    def flush(self) -> None:
+        """Start anew; what the end of the text leaves of a string is no match."""
+        self.length = 0
 
 
 def cursor(stop: str) -> Cursor:
@@ -51,10 +78,10 @@ def cursor(stop: str) -> Cursor:
 
 @define(eq=False)
 class StopFinder:
-    """Passes text through until a stop string occurs; with keep_stop the stop itself passes too."""
+    """Passes text through until a stop occurs; with keep_stop the stop itself passes too."""
 
     keep_stop: bool
-    _cursors: tuple[Cursor, ...]
+    _cursors: tuple[AnyCursor, ...]
     matched: str | None = None
     _held: str = field(default="", init=False)
 
@@ -62,26 +89,33 @@ class StopFinder:
         """Return what can be shown after one more token's text; after a match nothing more is."""
         if self.matched is not None:
             return ""
-        ends = [(each, each.find(text)) for each in self._cursors]
+        found = [(each, each.find(text)) for each in self._cursors]
         window = self._held + text
-        for each, end in ends:
-            if end is not None:
-                self.matched = each.stop
-                cut = len(self._held) + end - (0 if self.keep_stop else len(each.stop))
-                self._held = ""
-                return window[:cut]
+        for each, match in found:
+            if match is not None:
+                return self._cut(window, each.stop, *match)
         shown = len(window) - max((each.length for each in self._cursors), default=0)
         self._held = window[shown:]
         return window[:shown]
 
     def flush(self) -> str:
-        """Return the text held back, and start anew."""
+        """Return the text held back, at the end or in front of a tool call, and start anew."""
+        found = [(each, each.flush()) for each in self._cursors]
+        for each, match in found:
+            if match is not None and self.matched is None:
+                return self._cut(self._held, each.stop, *match)
         held, self._held = self._held, ""
-        for each in self._cursors:
-            each.length = 0
         return held
 
+    def _cut(self, window: str, stop: str, end: int, length: int) -> str:
+        """Return what of a window is shown with a match that ends at `end` of its last piece."""
+        self.matched = stop
+        end += len(self._held)
+        self._held = ""
+        return window[: end if self.keep_stop else end - length]
 
-def stop_finder(stops: tuple[str, ...], keep_stop: bool) -> StopFinder:
-    """Return the finder of these stop strings; empty ones are no stops."""
-    return StopFinder(keep_stop, tuple(cursor(stop) for stop in stops if stop))
+
+def stop_finder(stops: tuple[str, ...], keep_stop: bool, patterns: tuple[str, ...] = ()) -> StopFinder:
+    """Return the finder of these stop strings and patterns; empty ones are no stops."""
+    strings = (cursor(stop) for stop in stops if stop)
+    return StopFinder(keep_stop, (*strings, *(pattern_cursor(pattern) for pattern in patterns if pattern)))

@@ -1,6 +1,6 @@
 """The visible answer of one choice: bytes in, text that may be shown out. Core.
 
-bytes -> whole characters -> stop strings held back -> blanks around tool calls held back -> text
+bytes -> whole characters -> stops held back -> blanks around tool calls held back -> text
 """
 
 from attrs import define, field
@@ -49,7 +49,7 @@ class Visible:
 
     @property
     def matched(self) -> str | None:
-        """The stop string found; from then on nothing is shown."""
+        """The stop string or pattern found; from then on nothing is shown."""
         return self._stops.matched if self._stops is not None else None
 
     def push(self, piece: bytes) -> str:
@@ -72,12 +72,12 @@ class Visible:
         shown = self._shown(self._utf8.flush())
         if self._stops is None or self.matched is not None:
             return shown
-        held = self._stops.flush()
-        return shown + (held if self._blanks is None else self._blanks.push(held))
+        return shown + self._unblanked(self._stops.flush())
 
     def _shown(self, text: str) -> str:
-        if self._stops is not None:
-            text = self._stops.push(text)
+        return self._unblanked(text if self._stops is None else self._stops.push(text))
+
+    def _unblanked(self, text: str) -> str:
         if self._blanks is None:
             return text
         text = self._blanks.push(text)

@@ -108,4 +108,4 @@ class Pressure:
 
 def fills_limit(submit: Submit) -> bool:
     """Return whether nothing but its limit can end a choice."""
-    return not (submit.stop_token_ids or submit.stop)
+    return not (submit.stop_token_ids or submit.has_text_stops)

@@ -127,7 +127,7 @@ class Memory:
         progress.num_pages[slot] = len(choice.pages)
         progress.is_running[slot] = True
         progress.fills_limit[slot] = fills_limit(choice.submit)
-        progress.max_shadows[slot] = 2 if choice.submit.stop else 1
+        progress.max_shadows[slot] = 2 if choice.submit.has_text_stops else 1
 
     def first_copies(self, choice: Choice) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
         """Return the pages and slots to copy before the first row of a choice that resumes at its source."""

@@ -64,6 +64,7 @@ def submit_of(body: dict[str, Any], index: int) -> Submit:
         min_new_tokens=0,
         stop_token_ids=frozenset({END}),
         stop=ask.limits.stop,
+        stop_regex=ask.limits.stop_regex,
         form=ask.form,
         in_reasoning=True,
         logprobs=False,
@@ -168,6 +169,28 @@ def test_a_stream_of_any_steps_joins_to_the_whole_answer_and_choices_never_mix(s
         alone = [as_joined(whole({**body, "n": 1}, [text], 1000)[0]) for text in chosen]
         assert [as_joined(choice) for choice in whole(body, chosen, step)] == alone
         assert streamed(body, chosen, step) == alone
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 1000])
+@pytest.mark.parametrize(
+    ("stop_regex", "content"),
+    [
+        (r"say\w", "🧑‍🚀𠮷é한글 "),
+        (r"[^\W\d_]{2}\b", "🧑‍🚀𠮷é"),
+        ("l.*h", "🧑‍🚀𠮷é한글 says a"),
+        ("l.*[?]", "🧑‍🚀𠮷é한글 says alpha END"),
+        (["never", r"\bEND\b"], "🧑‍🚀𠮷é한글 says alpha "),
+    ],
+)
+def test_a_stop_pattern_cuts_a_stream_of_any_steps_where_it_cuts_the_whole_answer(
+    stop_regex: Any, content: str, step: int
+) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "stop_regex": stop_regex}
+    text = ANSWERS["text"][0]
+    (choice,) = whole(body, [text], step)
+    assert choice["message"]["content"] == content
+    assert (choice["matched_stop"] == END) is ("?" in stop_regex)
+    assert streamed(body, [text], step) == [as_joined(choice)]
 
 
 @pytest.mark.parametrize("step", [1, 2, 7, 1000])

@@ -15,11 +15,13 @@ from tests.fakes import FAKE_MODEL, counting, fake_services, silent
 REFUSES = evolve(FAKE_MODEL, refuses_priority=True)
 
 
-async def test_every_choice_carries_the_asks_place_in_queue_and_cache(autojump_clock: Any) -> None:
-    ask = Ask("a", "hi", num_choices=2, priority=-3, namespace="n", session="s", routing_key="k")
+async def test_every_choice_carries_the_asks_stops_and_its_place_in_queue_and_cache(autojump_clock: Any) -> None:
+    limits = Limits(stop=("x",), stop_regex=("y+",))
+    ask = Ask("a", "hi", limits=limits, num_choices=2, priority=-3, namespace="n", session="s", routing_key="k")
     async with fake_services(silent) as fakes, admitted(ask, fakes.services):
         for submit in fakes.engine.submits:
             assert (submit.priority, submit.namespace, submit.session, submit.routing_key) == (-3, "n", "s", "k")
+            assert (submit.stop, submit.stop_regex) == (("x",), ("y+",))
         assert len(fakes.engine.submits) == 2
 
 

@@ -42,10 +42,12 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "mcp_servers": ([],),
     "n": (1,),
     "stop": ([], ""),
+    "stop_regex": ([], ""),
     "response_format": ({"type": "text"},),
     "logprobs": (False,),
     "top_logprobs": (0,),
     "echo": (False,),
+    "return_token_ids": (False,),
     "output_format": (),
 }
 

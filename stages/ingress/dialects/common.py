@@ -6,10 +6,12 @@ from collections.abc import Mapping
 import orjson
 
 from stages.messages import Sampling
+from stages.stop_patterns import PatternError, check_patterns
 
 MAX_CHOICES = 128
 MAX_PROMPTS = 4096
 MAX_STOP_STRINGS = 32
+MAX_STOP_REGEX_BYTES = 256
 MAX_TOP_LOGPROBS = 20
 MAX_REQUEST_ID_CHARACTERS = 256
 WEIGHT_VERSION = "default"
@@ -28,6 +30,19 @@ def make_sampling(temperature: float, top_k: int, top_p: float, min_p: float, se
         min_p=float(min_p),
         seed=None if seed is None else seed % 2**62,
     )
+
+
+def read_stop_patterns(value: str | list[str] | None) -> tuple[str, ...]:
+    """Return the patterns of a stop_regex, empty ones left out; raises PatternError in SGLang's words."""
+    patterns = (value,) if isinstance(value, str) else tuple(value or ())
+    if len(patterns) > MAX_STOP_STRINGS:
+        raise PatternError(f"at most {MAX_STOP_STRINGS} stop_regex patterns are allowed, got {len(patterns)}")
+    for pattern in patterns:
+        if (size := len(pattern.encode("utf-8", "surrogatepass"))) > MAX_STOP_REGEX_BYTES:
+            raise PatternError(f"stop_regex is {size} bytes, over the {MAX_STOP_REGEX_BYTES}-byte limit")
+    served = tuple(filter(None, patterns))
+    check_patterns(served)
+    return served
 
 
 def derived_id(*parts: object) -> str:

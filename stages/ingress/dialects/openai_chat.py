@@ -54,6 +54,7 @@ class ChatBody(CommonBody):
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
+    return_token_ids: bool = False
     response_format: dict[str, Any] | None = None
     tools: list[Any] | None = field(default=None, metadata=shown(items=WireTool))
     tool_choice: str | dict[str, Any] | None = None
@@ -105,6 +106,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
         max_calls=None if body.parallel_tool_calls else 1,
         nonce=f"{call.request_id} {call.created_s}",
         with_cache_details=body.return_cached_tokens_details,
+        with_ids=body.return_token_ids,
     )
     return Parsed((ask,), body.stream, encoder)
 

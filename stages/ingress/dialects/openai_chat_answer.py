@@ -2,7 +2,7 @@
 
 A stream is, for each choice: the role chunk, reasoning, content, tool calls (name once, then argument pieces), the
 finish chunk; at the end the usage chunk if asked for, and [DONE]. Joined, it equals the whole answer field by field;
-logprob entries whose text shows in no chunk ride on the next one.
+logprob entries and token ids whose text shows in no chunk ride on the next one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,6 +37,7 @@ class _Streamed:
     calls: Calls = field(factory=Calls)
     logprobs: list[TokenLogprob] = field(factory=list)
     reasoning: list[str] = field(factory=list)
+    token_ids: list[int] = field(factory=list)
 
 
 @define(eq=False)
@@ -55,7 +56,10 @@ class ChatEncoder:
     max_calls: int | None
     nonce: str
     with_cache_details: bool = False
+    with_ids: bool = False
     counts: Tally = field(factory=Tally)
+    # The prompt's ids, until the first chunk after they are known has taken them.
+    prompt_ids: tuple[int, ...] | None = None
     streamed: list[_Streamed] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -68,11 +72,15 @@ class ChatEncoder:
 
     def event(self, ask_index: int, prompt: Prompt, event: Event) -> list[bytes]:
         """Return the chunks of one event."""
+        if self.with_ids and not self.counts.latest:
+            self.prompt_ids = prompt.token_ids
         self.counts.add(ask_index, len(prompt.token_ids), event)
         if isinstance(event, Ended):
             return self._ended(event)
         choice = self.streamed[event.choice]
         choice.logprobs.extend(event.logprobs)
+        if self.with_ids:
+            choice.token_ids.extend(event.token_ids)
         return [self._chunk(event.choice, delta, self._logprobs(choice)) for delta in self._deltas(choice, event)]
 
     def finish(self) -> list[bytes]:
@@ -89,6 +97,8 @@ class ChatEncoder:
         for choice in choices:
             raise_refusal(_finish(choice.finish))
         answer = self.top.chunk("chat.completion", [self._choice(i, choice) for i, choice in enumerate(choices)])
+        if self.with_ids:
+            answer["prompt_token_ids"] = collected[0].prompt.token_ids
         usage = tally(collected)
         answer["usage"] = usage_json(usage)
         answer["system_fingerprint"] = None
@@ -152,11 +162,19 @@ class ChatEncoder:
         ending = end or {"finish_reason": None, "matched_stop": None}
         entry = {"index": choice, "delta": {"reasoning_content": None, **delta}, "logprobs": logprobs, **ending}
         chunk = self.top.chunk(CHUNK, [entry])
+        if self.with_ids:
+            self._add_ids(chunk, entry, self.streamed[choice])
         if self.options.continuous_usage_stats and self.counts.latest:
             chunk["usage"] = usage_json(self.counts.total())
         elif self.options.include_usage:
             chunk["usage"] = None
         return frame(chunk)
+
+    def _add_ids(self, chunk: dict[str, object], entry: dict[str, object], choice: _Streamed) -> None:
+        """Add the ids since the choice's last chunk, and the prompt's once, in vLLM's form: SGLang streams none."""
+        entry["token_ids"], choice.token_ids = choice.token_ids, []
+        if self.prompt_ids is not None:
+            chunk["prompt_token_ids"], self.prompt_ids = self.prompt_ids, None
 
     # -- a whole answer -----------------------------------------------------------------------------------------------
 
@@ -181,11 +199,14 @@ class ChatEncoder:
                 for n, call in sorted(calls.by_index.items())
             ]
         finish = _finish(choice.finish)
+        # By vLLM's name and by SGLang's.
+        ids = {"token_ids": choice.token_ids, "response_token_ids": choice.token_ids} if self.with_ids else {}
         return {
             "index": index,
             "message": message,
             "logprobs": self._logprobs_json(choice.logprobs) if self.ask.logprobs else None,
             **self._end(finish, finish_reason(finish, calls)),
+            **ids,
         }
 
     # -- both ---------------------------------------------------------------------------------------------------------

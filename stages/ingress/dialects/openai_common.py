@@ -21,12 +21,14 @@ from stages.ingress.dialects.common import (
     derived_id,
     frame,
     make_sampling,
+    read_stop_patterns,
 )
 from stages.ingress.dialects.fields import FieldError, read, shown
 from stages.ingress.dialects.placement import PlacementFields
 from stages.ingress.error_bodies import openai_error
 from stages.messages import Finish, Limits, Sampling, Usage
 from stages.settings import ModelSettings
+from stages.stop_patterns import PatternError
 
 T = TypeVar("T")
 
@@ -49,6 +51,7 @@ class CommonBody(PlacementFields):
     stream_options: StreamOptions | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
+    stop_regex: str | list[str] | None = None
     temperature: float | None = None
     top_p: float | None = None
     frequency_penalty: float = 0.0
@@ -67,7 +70,7 @@ class CommonBody(PlacementFields):
     return_cached_tokens_details: bool = False
 
     def keep_stop(self) -> bool:
-        """Say whether a matched stop string stays in the text, under either of its names."""
+        """Say whether a matched stop string or pattern stays in the text, under either of its names."""
         return self.no_stop_trim or self.include_stop_str_in_output
 
 
@@ -81,8 +84,6 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "spaces_between_special_tokens": (True,),
     "thinking_token_budget": (-1,),
     "bad_words": ([],),
-    "stop_regex": ([], ""),
-    "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "return_prompt_text": (False,),
     "return_prompt_token_ids": (False,),
@@ -188,7 +189,11 @@ def read_limits(body: CommonBody, max_new_tokens: int | None, model: ModelSettin
     stop_token_ids = frozenset(token_id for token_id in body.stop_token_ids or () if token_id is not None)
     if wrong := [token_id for token_id in sorted(stop_token_ids) if not 0 <= token_id < model.vocab_size]:
         raise invalid("stop_token_ids", f"stop_token_ids must be in [0, {model.vocab_size - 1}], got {wrong[0]}.")
-    return Limits(max_new_tokens, body.min_tokens, stop, stop_token_ids, body.ignore_eos)
+    try:
+        patterns = read_stop_patterns(body.stop_regex)
+    except PatternError as error:
+        raise invalid("stop_regex", str(error)) from None
+    return Limits(max_new_tokens, body.min_tokens, stop, stop_token_ids, patterns, body.ignore_eos)
 
 
 def check_choices(n: int) -> int:

@@ -64,6 +64,7 @@ class CompletionBody(CommonBody):
     echo: bool = False
     logprobs: int | None = None
     best_of: int | None = None
+    return_token_ids: bool = False
     rid: str | list[str] | None = None
 
 
@@ -93,7 +94,15 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
         for index, (prompt, request_id) in enumerate(zip(prompts, ids, strict=True))
     )
     asks = place(asks, body, call)
-    encoder = CompletionEncoder(top, asks, model, options, body.echo, body.return_cached_tokens_details)
+    encoder = CompletionEncoder(
+        top,
+        asks,
+        model,
+        options,
+        body.echo,
+        with_cache_details=body.return_cached_tokens_details,
+        with_ids=body.return_token_ids,
+    )
     return Parsed(asks, body.stream, encoder)
 
 
@@ -186,6 +195,15 @@ class _Streamed:
 
     logprobs: LegacyLogprobs
     waiting: list[TokenLogprob] = field(factory=list)
+    token_ids: list[int] = field(factory=list)
+    is_begun: bool = False
+
+    def ids(self, prompt: Prompt) -> dict[str, object]:
+        """Return the ids since the last chunk, and the prompt's once."""
+        taken, self.token_ids = self.token_ids, []
+        first: dict[str, object] = {} if self.is_begun else {"prompt_token_ids": prompt.token_ids}
+        self.is_begun = True
+        return {**first, "token_ids": taken}
 
 
 @define(eq=False)
@@ -198,6 +216,7 @@ class CompletionEncoder:
     options: StreamOptions
     echo: bool
     with_cache_details: bool = False
+    with_ids: bool = False
     counts: Tally = field(factory=Tally)
     streamed: dict[int, _Streamed] = field(factory=dict)
 
@@ -219,9 +238,14 @@ class CompletionEncoder:
         choice = self.streamed.setdefault(index, _Streamed(LegacyLogprobs(num_top)))
         if isinstance(event, Ended):
             raise_refusal(event.finish)
-            return [self._chunk(index, "", self._logprobs(choice), self._end(event.finish))]
+            end = self._end(event.finish)
+            return [self._chunk(index, "", self._logprobs(choice), end, self._ids(choice, prompt))]
         choice.waiting.extend(event.logprobs)
-        return [self._chunk(index, event.text, self._logprobs(choice))] if event.text else []
+        if self.with_ids:
+            choice.token_ids.extend(event.token_ids)
+        if not event.text:
+            return []
+        return [self._chunk(index, event.text, self._logprobs(choice), ids=self._ids(choice, prompt))]
 
     def finish(self) -> list[bytes]:
         """Return the chunks of cache details and of usage if asked for, and [DONE]."""
@@ -241,7 +265,10 @@ class CompletionEncoder:
                 raise_refusal(choice.finish)
                 logprobs = LegacyLogprobs(ask.num_top_logprobs).take(choice.logprobs) if ask.logprobs else None
                 text = "".join([str(ask.prompt) if self.echo else "", *choice.text])
-                entries.append(_entry(len(entries), text, logprobs, self._end(choice.finish)))
+                entry = _entry(len(entries), text, logprobs, self._end(choice.finish))
+                if self.with_ids:
+                    entry |= {"prompt_token_ids": one.prompt.token_ids, "token_ids": choice.token_ids}
+                entries.append(entry)
         answer = self.top.chunk(KIND, entries)
         usage = tally(collected)
         answer["usage"] = usage_json(usage)
@@ -264,14 +291,18 @@ class CompletionEncoder:
         text: str,
         logprobs: Mapping[str, object] | None = None,
         end: Mapping[str, object] | None = None,
+        ids: Mapping[str, object] | None = None,
     ) -> bytes:
         ending = end or {"finish_reason": None, "matched_stop": None}
-        chunk = self.top.chunk(KIND, [_entry(index, text, logprobs, ending)])
+        chunk = self.top.chunk(KIND, [{**_entry(index, text, logprobs, ending), **(ids or {})}])
         if self.options.continuous_usage_stats and self.counts.latest:
             chunk["usage"] = usage_json(self.counts.total())
         elif self.options.include_usage:
             chunk["usage"] = None
         return frame(chunk)
+
+    def _ids(self, choice: _Streamed, prompt: Prompt) -> dict[str, object] | None:
+        return choice.ids(prompt) if self.with_ids else None
 
     def _end(self, finish: Finish) -> dict[str, object]:
         return {

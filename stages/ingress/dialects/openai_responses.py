@@ -40,6 +40,7 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "n": (1,),
     "function_call": (),
     "echo": (False,),
+    "return_token_ids": (False,),
     "input_ids": (),
 }
 

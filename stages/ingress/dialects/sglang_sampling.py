@@ -8,11 +8,11 @@ import attrs
 from attrs import frozen
 
 from stages.errors import InvalidRequest
-from stages.ingress.dialects.common import MAX_CHOICES, MAX_STOP_STRINGS, make_sampling
+from stages.ingress.dialects.common import MAX_CHOICES, MAX_STOP_STRINGS, make_sampling, read_stop_patterns
 from stages.ingress.dialects.fields import INT64_MAX, INT64_MIN, FieldError, Unsigned, read
 from stages.messages import Limits, Sampling
+from stages.stop_patterns import PatternError
 
-MAX_STOP_REGEX_BYTES = 256
 ONE = Unsigned(1)
 GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 
@@ -21,7 +21,6 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
-    "stop_regex": ("", [], [""]),
     "logit_bias": ({},),
     "custom_params": ({},),
     "beam_width": (1,),
@@ -114,6 +113,7 @@ def limits_of(wire: WireSampling) -> Limits:
         min_new_tokens=wire.min_new_tokens,
         stop=_strings(wire.stop),
         stop_token_ids=frozenset(token_id for token_id in wire.stop_token_ids or () if token_id is not None),
+        stop_regex=read_stop_patterns(wire.stop_regex),
         ignore_eos=wire.ignore_eos,
     )
 
@@ -151,17 +151,15 @@ def _check_lengths(wire: WireSampling) -> None:
 
 
 def _check_stops(wire: WireSampling, vocab_size: int) -> None:
-    stop, patterns = _strings(wire.stop), _strings(wire.stop_regex)
+    stop = _strings(wire.stop)
     if len(stop) > MAX_STOP_STRINGS:
         raise _wrong("stop", f"at most {MAX_STOP_STRINGS} stop strings are allowed, got {len(stop)}")
     if "" in stop:
         raise _wrong("stop", "stop must not contain an empty string.")
-    if len(patterns) > MAX_STOP_STRINGS:
-        raise _wrong("stop_regex", f"at most {MAX_STOP_STRINGS} stop_regex patterns are allowed, got {len(patterns)}")
-    for pattern in patterns:
-        if (size := len(pattern.encode())) > MAX_STOP_REGEX_BYTES:
-            text = f"stop_regex is {size} bytes, over the {MAX_STOP_REGEX_BYTES}-byte limit"
-            raise _wrong("stop_regex", text)
+    try:
+        read_stop_patterns(wire.stop_regex)
+    except PatternError as error:
+        raise _wrong("stop_regex", str(error)) from None
     for token_id in wire.stop_token_ids or ():
         if token_id is not None and not 0 <= token_id < vocab_size:
             raise _wrong("stop_token_ids", f"stop_token_ids must be in [0, {vocab_size - 1}], got {token_id}.")

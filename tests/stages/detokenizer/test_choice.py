@@ -43,6 +43,9 @@ forms = st.builds(
     tools=st.just(TOOLS),
 )
 stop_lists = st.lists(st.text("ab \n.1é", min_size=1, max_size=3) | st.just("<|user|>"), max_size=2).map(tuple)
+patterns = st.lists(st.sampled_from([r"a.*b", r"\bb\b", r"\s\.", "[ab]{2,3}1", r"(?m)^\S+$", "é|1"]), max_size=2).map(
+    tuple
+)
 
 
 def steps_of(token_ids: tuple[int, ...], cuts: list[int]) -> list[tuple[int, ...]]:
@@ -50,28 +53,41 @@ def steps_of(token_ids: tuple[int, ...], cuts: list[int]) -> list[tuple[int, ...
     return [token_ids[start:end] for start, end in pairwise(edges)] or [()]
 
 
-@given(pieces | any_ids, st.lists(st.integers(1, 25), max_size=6), forms, stop_lists, st.booleans(), st.booleans())
+@given(
+    pieces | any_ids,
+    st.lists(st.integers(1, 25), max_size=6),
+    forms,
+    stop_lists,
+    patterns,
+    st.booleans(),
+    st.booleans(),
+)
 def test_the_result_does_not_depend_on_how_ids_come(
     token_ids: tuple[int, ...],
     cuts: list[int],
     form: TextForm,
     stops: tuple[str, ...],
+    stop_regex: tuple[str, ...],
     in_reasoning: bool,
     stop_token: bool,
 ) -> None:
     finish = Finish("stop", matched=token_ids[-1]) if stop_token and token_ids else LENGTH
-    sent = submit(form, stop=stops, in_reasoning=in_reasoning, logprobs=True, num_top_logprobs=1)
+    sent = submit(form, stop=stops, stop_regex=stop_regex, in_reasoning=in_reasoning, logprobs=True, num_top_logprobs=1)
     whole = run(sent, [token_ids], finish)
     assert run(sent, steps_of(token_ids, cuts), finish) == whole
     assert run(sent, singly(token_ids) or [()], finish) == whole
     assert len(whole.logprobs) == len(whole.token_ids) == whole.usage.completion_tokens  # type: ignore[union-attr]
 
 
-@given(pieces, st.lists(st.integers(1, 25), max_size=6), stop_lists, st.booleans())
+@given(pieces, st.lists(st.integers(1, 25), max_size=6), stop_lists, patterns, st.booleans())
 def test_what_follows_what_does_not_depend_on_how_ids_come(
-    token_ids: tuple[int, ...], cuts: list[int], stops: tuple[str, ...], in_reasoning: bool
+    token_ids: tuple[int, ...],
+    cuts: list[int],
+    stops: tuple[str, ...],
+    stop_regex: tuple[str, ...],
+    in_reasoning: bool,
 ) -> None:
-    sent = submit(WITH_TOOLS, stop=stops, in_reasoning=in_reasoning)
+    sent = submit(WITH_TOOLS, stop=stops, stop_regex=stop_regex, in_reasoning=in_reasoning)
     whole = sequence(sent, [token_ids])
     assert sequence(sent, steps_of(token_ids, cuts)) == whole
     assert sequence(sent, singly(token_ids) or [()]) == whole
@@ -203,6 +219,33 @@ def test_a_stop_string_ends_the_choice_at_the_token_that_completes_it() -> None:
 
 def test_a_kept_stop_string_ends_the_text() -> None:
     assert one("alpha END beta", form=TextForm(keep_stop=True), stop=("END",)).text == "alpha END"
+
+
+def test_a_stop_pattern_ends_the_choice_at_the_token_that_completes_it() -> None:
+    result = one("alpha 12! beta", form=TextForm(), stop_regex=(r"\d+!",))
+    assert (result.text, result.finish) == ("alpha ", Finish("stop", matched=r"\d+!"))
+    assert vocabulary().text(result.token_ids) == "alpha 12!"
+    assert one("alpha 12! beta", form=TextForm(keep_stop=True), stop_regex=(r"\d+!",)).text == "alpha 12!"
+
+
+def test_a_stop_pattern_that_waits_for_the_end_of_the_text_stops_there_or_at_a_call() -> None:
+    pattern = r"\bend\b"
+    assert one("the end", form=TextForm(), stop_regex=(pattern,)).finish == Finish("stop", matched=pattern)
+    called = one("the end<tool_call>f</tool_call>x", stop_regex=(pattern,))
+    assert (called.text, called.calls, called.finish) == ("the ", (), Finish("stop", matched=pattern))
+
+
+def test_blanks_held_back_for_a_pattern_are_no_text_before_a_call() -> None:
+    assert one("a b \n<tool_call>f</tool_call>", stop_regex=(r"(?s)a.*z",)).text == "a b"
+
+
+def test_stop_patterns_are_not_looked_for_in_reasoning_nor_in_calls() -> None:
+    result = one(
+        "alpha1</think>x<tool_call>f<arg_key>s</arg_key><arg_value>a1</arg_value></tool_call>b1",
+        in_reasoning=True,
+        stop_regex=(r"a\w*1",),
+    )
+    assert (result.reasoning, result.text, result.finish) == ("alpha1", "xb1", LENGTH)
 
 
 def test_a_possible_stop_is_held_back_and_given_at_a_natural_end() -> None:

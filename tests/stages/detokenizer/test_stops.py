@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.detokenizer.stops import stop_finder
+from stages.stop_patterns import MAX_HELD_CHARACTERS
 
 letters = st.text("abc", max_size=30)
 stop_lists = st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=3).map(tuple)
@@ -53,6 +54,46 @@ def test_it_is_the_search_of_the_text_so_far_after_every_piece(
 )
 def test_examples(stops: tuple[str, ...], pieces: list[str], expected: list[str], matched: str | None) -> None:
     assert shown(stops, pieces) == (expected, matched)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "pieces", "expected", "kept", "matched"),
+    [
+        ((r"\d+!",), ["a 1", "2", "! b"], ["a ", "", ""], "a 12!", r"\d+!"),
+        ((r"\d+!",), ["a 1", "2", "? b"], ["a ", "", "12? b", ""], "a 12? b", None),
+        ((r"\n\n",), ["a\n", "b\n\nc"], ["a", "\nb"], "a\nb\n\n", r"\n\n"),
+        (("x+",), ["xxx"], [""], "x", "x+"),
+        ((r"\bend\b",), ["the end", "s", " end", "."], ["the ", "ends", " ", ""], "the ends end", r"\bend\b"),
+        ((r"\bend\b",), ["the end"], ["the ", ""], "the end", r"\bend\b"),
+        (("b", "ab"), ["xab"], ["xa"], "xab", "b"),
+        (("",), ["a"], ["a", ""], "a", None),
+    ],
+)
+def test_patterns_are_held_back_and_cut_as_strings_are(
+    patterns: tuple[str, ...], pieces: list[str], expected: list[str], kept: str, matched: str | None
+) -> None:
+    for keep_stop in (False, True):
+        finder = stop_finder((), keep_stop, patterns)
+        texts = [finder.push(piece) for piece in pieces]
+        texts = texts if finder.matched is not None else [*texts, finder.flush()]
+        assert finder.matched == matched
+        assert "".join(texts) == (kept if keep_stop else "".join(expected))
+        if not keep_stop:
+            assert texts[: len(expected)] == expected
+            assert not any(texts[len(expected) :])
+
+
+def test_of_a_string_and_a_pattern_completed_by_one_token_the_string_wins() -> None:
+    finder = stop_finder(("c",), keep_stop=False, patterns=("a",))
+    assert (finder.push("abc"), finder.matched) == ("ab", "c")
+
+
+def test_a_possible_match_holds_back_no_more_than_its_bound() -> None:
+    finder = stop_finder((), keep_stop=False, patterns=("a.*z",))
+    shown = "".join(finder.push("a" + "x" * 9) for _ in range(500))
+    assert len(shown) == 5000 - MAX_HELD_CHARACTERS
+    assert finder.push("yzy") == "xx"
+    assert finder.matched == "a.*z"
 
 
 def test_a_flush_starts_anew() -> None:

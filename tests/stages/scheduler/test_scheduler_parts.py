@@ -199,6 +199,7 @@ def test_a_choice_that_nothing_but_its_limit_can_end_keeps_room_for_all_of_it():
     pressure = Pressure(0.5)
     assert pressure.share_of(Choice(submit("a", (1,), stop_token_ids=frozenset()), 0)) == 1.0
     assert pressure.share_of(Choice(submit("a", (1,), stop_token_ids=frozenset({3})), 0)) == 0.35
+    assert pressure.share_of(Choice(submit("a", (1,), stop_token_ids=frozenset(), stop_regex=("x",)), 0)) == 0.35
 
 
 def test_the_queue_counts_choices_and_wakes_the_scheduler_once_a_request():

@@ -50,9 +50,10 @@ def test_a_decoding_choice_copies_its_state_just_before_a_group_begins(overlap: 
     assert target != source
 
 
-def test_a_choice_with_stop_strings_keeps_its_state_at_the_last_two_groups_by_turns(overlap: bool):
+@pytest.mark.parametrize("stops", [{"stop": ("never",)}, {"stop_regex": ("never",)}])
+def test_a_choice_with_text_stops_keeps_its_state_at_the_last_two_groups_by_turns(overlap: bool, stops):
     bench = bench_of(overlap)
-    given = decodes(bench.run(submit("a", words(9, 1), max_new_tokens=16, stop=("never",))))
+    given = decodes(bench.run(submit("a", words(9, 1), max_new_tokens=16, **stops)))
     targets = [int(step.copies.slots[0, 1]) for step in given if len(step.copies.slots)]
     assert len(targets) == 3
     assert targets[0] == targets[2] != targets[1]

@@ -77,6 +77,18 @@ def test_every_sampling_field_reaches_the_ask() -> None:
     assert not ask.form.skip_special_tokens
 
 
+@pytest.mark.parametrize(("value", "patterns"), [("a+", ("a+",)), (["a", "", "b"], ("a", "b")), ("", ()), (None, ())])
+def test_stop_regex_is_a_string_or_a_list(value: Any, patterns: tuple[str, ...]) -> None:
+    assert ask_of(stop_regex=value).limits.stop_regex == patterns
+
+
+@pytest.mark.parametrize("value", ["(", "a$", "a*", "x" * 257, ["x"] * 33, ["a", r"(?=b)c"]])
+def test_a_stop_regex_that_is_wrong_or_cannot_be_walked_is_refused_by_name(value: Any) -> None:
+    error = refusal(DIALECT, {**HELLO, "stop_regex": value})
+    assert (error.param, error.code) == ("stop_regex", "invalid_value")
+    assert "stop_regex" in error.message
+
+
 def test_nulls_are_absent_fields() -> None:
     names = [
         "temperature", "top_p", "n", "stop", "seed", "max_tokens", "tools", "tool_choice", "logprobs", "top_logprobs",
@@ -208,8 +220,8 @@ UNSERVED = {
     "structured_outputs": {"regex": "a"}, "guided_json": {}, "guided_regex": "a", "guided_choice": ["a"],
     "guided_grammar": "x", "guided_json_object": True, "allowed_token_ids": [1], "bad_words": ["x"],
     "thinking_token_budget": 0, "truncate_prompt_tokens": 5, "prompt_logprobs": 0, "logprob_token_ids": [1],
-    "repetition_detection": {"min_count": 2}, "stop_regex": "a|b", "custom_logit_processor": "x",
-    "custom_params": {"a": 1}, "lora_path": "x", "return_hidden_states": True, "return_token_ids": True,
+    "repetition_detection": {"min_count": 2}, "custom_logit_processor": "x",
+    "custom_params": {"a": 1}, "lora_path": "x", "return_hidden_states": True,
     "use_beam_search": True, "length_penalty": 2, "spaces_between_special_tokens": False, "echo": True,
     "documents": [{"t": "x"}], "input_ids": [1, 2], "chat_template": "{{ x }}",
 }  # fmt: skip
@@ -562,6 +574,48 @@ def test_continuous_usage_counts_up_on_every_chunk_with_tokens() -> None:
     assert chunks[0]["usage"] is None
     assert [chunk["usage"]["completion_tokens"] for chunk in chunks[1:]] == [1, 2, 3, 3]
     assert {chunk["usage"]["prompt_tokens"] for chunk in chunks[1:]} == {3}
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_ids_joined_from_a_stream_are_the_whole_answers_and_as_many_as_usage_counts(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 3))
+    body = {**HELLO, "n": n, "tools": [TOOL], "return_token_ids": True}
+    by_choice = [(0, choice, data.draw(scripts(chat=True))) for choice in range(n)]
+    answer = whole(DIALECT, body, one_by_one(by_choice))
+    chunks = streamed(DIALECT, body, data.draw(splits(by_choice)))
+    ids: list[list[int]] = [[] for _ in range(n)]
+    for chunk in chunks:
+        ids[chunk["choices"][0]["index"]] += chunk["choices"][0]["token_ids"]
+    assert ids == [[token.token_id for token in script.tokens] for _, _, script in by_choice]
+    assert [choice["token_ids"] for choice in answer["choices"]] == ids
+    assert [choice["response_token_ids"] for choice in answer["choices"]] == ids
+    assert answer["usage"]["completion_tokens"] == sum(map(len, ids))
+    assert [chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk] == [list(PROMPT.token_ids)]
+    assert answer["prompt_token_ids"] == list(PROMPT.token_ids)
+
+
+def test_without_return_token_ids_no_ids_are_shown() -> None:
+    assert b"token_ids" not in b"".join(frames(DIALECT, HELLO, one_by_one([(0, 0, PLAIN)])))
+    assert "token_ids" not in str(whole(DIALECT, HELLO, one_by_one([(0, 0, PLAIN)])))
+
+
+def test_128_choices_are_one_prompt_and_each_its_own_answer() -> None:
+    assert ask_of(n=128).num_choices == 128
+    assert refusal(DIALECT, {**HELLO, "n": 129}).param == "n"
+    by_choice = [
+        (0, choice, Script((Token(20, b"", 0, text=f"text {choice}"),), Finish("length"))) for choice in range(128)
+    ]
+    options = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    answer = whole(DIALECT, {**HELLO, "n": 128}, one_by_one(by_choice))
+    assert [choice["message"]["content"] for choice in answer["choices"]] == [f"text {n}" for n in range(128)]
+    assert (answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]) == (3, 128)
+    *chunks, last = streamed(DIALECT, {**HELLO, "n": 128, **options}, one_by_one(by_choice))
+    texts = [""] * 128
+    for chunk in chunks:
+        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["delta"].get("content") or ""
+    assert texts == [f"text {n}" for n in range(128)]
+    assert last["usage"] == answer["usage"]
 
 
 @given(st.data())

@@ -223,6 +223,33 @@ def test_legacy_logprobs_have_the_sampled_token_and_offsets_in_characters() -> N
     assert choice["logprobs"]["top_logprobs"][0] == {"é": -0.5}
 
 
+def test_continuous_usage_counts_up_on_every_chunk_with_tokens() -> None:
+    options = {"stream_options": {"continuous_usage_stats": True}}
+    chunks = streamed(DIALECT, {**HELLO, "n": 2, **options}, one_by_one([(0, 0, PLAIN), (0, 1, PLAIN)]))
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[-1] == 2 * len(PLAIN.tokens)
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {3}
+
+
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_ids_joined_from_a_stream_are_the_whole_answers_and_as_many_as_usage_counts(data: st.DataObject) -> None:
+    body = {"prompt": ["a", "b"], "n": 2, "return_token_ids": True}
+    by_choice = [(ask, choice, data.draw(scripts(chat=False))) for ask in range(2) for choice in range(2)]
+    answer = whole(DIALECT, body, one_by_one(by_choice))
+    ids: list[list[int]] = [[] for _ in range(4)]
+    prompts: list[list[int]] = [[] for _ in range(4)]
+    for chunk in streamed(DIALECT, body, data.draw(splits(by_choice))):
+        (entry,) = chunk["choices"]
+        ids[entry["index"]] += entry["token_ids"]
+        prompts[entry["index"]] += entry.get("prompt_token_ids", [])
+    assert ids == [[token.token_id for token in script.tokens] for _, _, script in by_choice]
+    assert [entry["token_ids"] for entry in answer["choices"]] == ids
+    assert [list(entry["prompt_token_ids"]) for entry in answer["choices"]] == prompts == [[11, 12, 13]] * 4
+    assert answer["usage"]["completion_tokens"] == sum(map(len, ids))
+
+
 @given(st.data())
 @settings(max_examples=100, deadline=None)
 def test_however_events_are_split_the_stream_joins_to_the_whole_answer(data: st.DataObject) -> None:

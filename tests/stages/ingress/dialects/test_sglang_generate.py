@@ -77,13 +77,14 @@ def test_max_new_tokens_null_is_the_rest_of_the_context_and_zero_is_legal() -> N
 def test_every_sampling_param_reaches_the_ask() -> None:
     params = {
         "max_new_tokens": 9, "min_new_tokens": 1, "temperature": 1e-7, "top_p": 0.5, "top_k": 3, "min_p": 0.1,
-        "stop": ["a", "b"], "stop_token_ids": [5, None], "ignore_eos": True, "skip_special_tokens": False,
-        "no_stop_trim": True, "sampling_seed": 4, "n": 2, "stream_interval": 3, "json_schema": "", "regex": None,
-        "frequency_penalty": 0, "logit_bias": {}, "spaces_between_special_tokens": True, "beam_width": 1,
+        "stop": ["a", "b"], "stop_regex": ["c+", ""], "stop_token_ids": [5, None], "ignore_eos": True,
+        "skip_special_tokens": False, "no_stop_trim": True, "sampling_seed": 4, "n": 2, "stream_interval": 3,
+        "json_schema": "", "regex": None, "frequency_penalty": 0, "logit_bias": {},
+        "spaces_between_special_tokens": True, "beam_width": 1,
     }  # fmt: skip
     (ask,) = asks_of(sampling_params=params, priority=3)
     assert ask.sampling == Sampling(0.0, 3, 0.5, 0.1, 4)
-    assert ask.limits == Limits(9, 1, ("a", "b"), frozenset({5}), ignore_eos=True)
+    assert ask.limits == Limits(9, 1, ("a", "b"), frozenset({5}), ("c+",), ignore_eos=True)
     assert ask.form == TextForm(skip_special_tokens=False, keep_stop=True)
     assert (ask.num_choices, ask.priority) == (2, 3)
 
@@ -181,6 +182,8 @@ def test_samples_of_one_prompt_are_told_under_ids_of_their_own() -> None:
         ({"stop": ["x"] * 33}, "at most 32 stop strings are allowed, got 33"),
         ({"stop_regex": ["x"] * 33}, "at most 32 stop_regex patterns are allowed, got 33"),
         ({"stop_regex": "é" * 129}, "stop_regex is 258 bytes, over the 256-byte limit"),
+        ({"stop_regex": "(a"}, "invalid stop_regex '(a': missing ), unterminated subpattern at position 0"),
+        ({"stop_regex": r"(.)\1"}, r"invalid stop_regex '(.)\\1': backreferences are not supported"),
         ({"logit_bias": {"1000": 1}}, "logit_bias must has keys in [0, 999], got 1000."),
         ({"logit_bias": {"x": 1}}, "logit_bias must has keys in [0, 999], got x."),
         ({"sampling_seed": "5"}, "sampling_seed must be an integer, got str."),
@@ -247,7 +250,7 @@ def test_unknown_keys_of_the_body_are_ignored() -> None:
 
 
 UNSERVED_PARAMS = {
-    "frequency_penalty": 0.5, "presence_penalty": 0.5, "repetition_penalty": 1.5, "stop_regex": "a+",
+    "frequency_penalty": 0.5, "presence_penalty": 0.5, "repetition_penalty": 1.5,
     "logit_bias": {"5": 1.0}, "custom_params": {"thinking_budget": 5}, "beam_width": 2, "watermark": {"a": 1},
     "spaces_between_special_tokens": False, "choice": "x", "json_schema": "{}", "regex": "a", "ebnf": "root ::= \"a\"",
     "structural_tag": "{}",
