@@ -121,13 +121,9 @@ def test_a_billing_header_that_changes_leaves_the_cache_its_hits(http: httpx.Cli
 
 
 def test_the_limit_of_the_context_is_told_in_the_words_agents_look_for(http: httpx.Client) -> None:
-    for body, words in (
-        (body_of("word " * 20_000), "prompt is too long: "),
-        (body_of("hi", max_tokens=10_000_000), "input length and `max_tokens` exceed context limit: "),
-    ):
-        reply = http.post("/v1/messages", json={**body, "stream": True})
-        assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
-        assert words in reply.json()["error"]["message"]
+    reply = http.post("/v1/messages", json={**body_of("word " * 20_000), "stream": True})
+    assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert "prompt is too long: " in reply.json()["error"]["message"]
 
 
 def test_anthropics_own_client_reads_streams_counts_and_errors(url: str) -> None:

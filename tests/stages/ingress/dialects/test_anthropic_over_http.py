@@ -123,7 +123,7 @@ async def test_counting_goes_on_while_the_engine_takes_nothing() -> None:
     [
         (b"{", 400, "invalid_request_error"),
         ({**HI, "max_tokens": None}, 400, "invalid_request_error"),
-        ({**HI, "max_tokens": 5000, "stream": True}, 400, "invalid_request_error"),
+        ({**HI, "messages": [{"role": "user", "content": "x" * 5000}], "stream": True}, 400, "invalid_request_error"),
         ({**HI, "model": "other"}, 404, "not_found_error"),
         ({**HI, "messages": [{"role": "user", "content": "x" * 70_000}]}, 413, "request_too_large"),
     ],
