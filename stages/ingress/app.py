@@ -118,7 +118,7 @@ class App(QuartTrio):
         self.config["MAX_CONTENT_LENGTH"] = serving.settings.max_request_bytes
 
     def gate(self, request: Request, request_id: str) -> Response | None:
-        """Return the answer of a call that goes no further: a browser's preflight, or one without its key or with two."""
+        """Return the answer to a browser's preflight or to a call without its key, or with two; None lets a call in."""
         given = {name.lower(): value for name, value in request.headers.items()}
         preflight = self.access.preflight_headers(given) if request.method == "OPTIONS" else None
         if preflight is not None:
