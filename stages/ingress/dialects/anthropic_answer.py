@@ -1,8 +1,8 @@
 """Answers of the Messages API: events to stream events, or to one message.
 
-A stream is message_start (once the prompt has met the cache, so that its input tokens are the real ones) and a ping;
-for each block content_block_start, its deltas, content_block_stop; then message_delta and message_stop. There is no
-[DONE]. Joined, it equals the whole answer.
+A stream is message_start and a ping, once the prompt has met the cache and before any of it is computed, so that its
+input tokens are the real ones and come early; for each block content_block_start, its deltas, content_block_stop; then
+message_delta and message_stop. There is no [DONE]. Joined, it equals the whole answer.
 
 input_tokens are those the cache did not have: with cache_read_input_tokens they add up to the prompt, as
 count_tokens counts it. Nothing is ever written to the cache at a price, so cache_creation_input_tokens is 0.

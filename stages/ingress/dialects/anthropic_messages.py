@@ -152,6 +152,7 @@ def read_ask(body: PromptBody, call: Call, model: ModelSettings, max_tokens: int
             tools=offered,
         ),
         stream=body.stream,
+        tells_start=body.stream,
     )
     (placed,) = place((ask,), body, call)
     return placed if placed.session is not None else evolve(placed, session=_session(body, call))
