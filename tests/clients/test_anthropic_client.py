@@ -97,10 +97,15 @@ def test_message_start_has_the_real_count_which_count_tokens_gives_too(client: A
     assert events[0].message.usage.cache_read_input_tokens > counted.input_tokens // 2
 
 
-def test_a_long_prompt_is_announced_then_computed(client: Anthropic) -> None:
+def test_a_long_prompt_is_announced_before_it_is_computed(server: Server, client: Anthropic) -> None:
     events, final = streamed(client, **asked("word " * 3000, max_tokens=3))
     assert events[0].type == "message_start"
     assert events[0].message.usage.input_tokens == final.usage.input_tokens > 3000
+    body = {**body_of(asked("other " * 3000, max_tokens=3)), "stream": True}
+    lines = raw(server, "/v1/messages", body).text.splitlines()
+    kinds = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
+    # The ping that follows message_start, and those of a silence that is no prompt's fault but its computing.
+    assert kinds[:3] == ["message_start", "ping", "ping"]
 
 
 # https://github.com/vllm-project/vllm/pull/45807

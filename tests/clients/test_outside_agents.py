@@ -75,7 +75,8 @@ def test_claude_codes_own_prompt_is_answered_and_found_in_the_cache_by_the_next_
     roomy_url = request.getfixturevalue("roomy_url")
     limits = {"CLAUDE_CODE_MAX_OUTPUT_TOKENS": "300"}
     ask = ("-p", FRANCE, "--tools", "Bash,Read", "--max-turns", "1", "--model", MODEL)
-    first, second = (claude(tmp_path / name, roomy_url, *ask, **limits) for name in ("first", "second"))
+    # In one folder, which its prompt names.
+    first, second = (claude(tmp_path, roomy_url, *ask, **limits) for _ in range(2))
     for answer in (first, second):
         # A model this small calls tools that it was not offered, and is then out of turns.
         assert answer["subtype"] in ("success", "error_max_turns"), answer
