@@ -26,7 +26,7 @@ from stages.ingress import info as facts
 from stages.ingress import ollama
 from stages.ingress.access import Access
 from stages.ingress.admin import BODIES, Admin, BodyRoute, Told, admin_paths, body_routes, read_flush_timeout_s
-from stages.ingress.body import check_media_type, parse_object
+from stages.ingress.body import LARGE_BODY_BYTES, check_media_type, parse_object
 from stages.ingress.dialect import Call, Dialect, ErrorBody, Lookup, Parsed, Route
 from stages.ingress.error_bodies import general_error
 from stages.ingress.info import Info
@@ -165,18 +165,30 @@ def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
 
 
 async def _parse(dialect: Dialect, serving: Serving) -> Parsed | Lookup:
-    arrived_s = trio.current_time()
+    clock = trio.lowlevel.current_clock()  # works on threads too
+    arrived_s = clock.current_time()
     if dialect.json_only:
         check_media_type(request.headers.get("content-type", ""))
-    call = Call(
-        body=parse_object(await _read_body(serving)),
-        headers={name.lower(): value for name, value in request.headers.items()},
-        path=request.path,
-        request_id=secrets.token_hex(16),
-        created_s=int(time.time()),
-        elapsed_s=lambda: trio.current_time() - arrived_s,
-    )
-    return dialect.parse(call, serving.services.model)
+    data = await _read_body(serving)
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    path, created_s = request.path, int(time.time())
+
+    def understand() -> Parsed | Lookup:
+        body = parse_object(data)
+        call = Call(
+            body=body,
+            headers=headers,
+            path=path,
+            request_id=secrets.token_hex(16),
+            created_s=created_s,
+            elapsed_s=lambda: clock.current_time() - arrived_s,
+        )
+        try:
+            return dialect.parse(call, serving.services.model)
+        finally:
+            body.clear()  # what nobody asked about is freed here, on this thread, not kept for the whole answer
+
+    return await serving.aside.read(understand) if len(data) > LARGE_BODY_BYTES else understand()
 
 
 async def _read_body(serving: Serving) -> bytes:
@@ -273,6 +285,8 @@ def _add_admin_routes(app: App) -> None:
 
     async def with_body(run: BodyRoute) -> Told:
         data = await _read_body(app.serving)
+        if len(data) > LARGE_BODY_BYTES:
+            return await run(await app.serving.aside.read(partial(parse_object, data)))
         return await run(parse_object(data) if data else {})
 
     async def flush() -> Told:

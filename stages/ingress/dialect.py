@@ -54,7 +54,8 @@ class Call:
     """One HTTP request as a dialect sees it; header names are lower case, created_s is Unix time in whole seconds.
 
     request_id is fresh and unique in the process, so asks may use it as it is or with a suffix; the client's own
-    X-Request-Id is echoed in the headers by ingress and never names an ask.
+    X-Request-Id is echoed in the headers by ingress and never names an ask. The body is `parse`'s alone: it is emptied
+    after that, what was taken out of it stays.
     """
 
     body: dict[str, Any]
