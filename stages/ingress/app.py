@@ -25,15 +25,17 @@ from stages import errors
 from stages.ingress import info as facts
 from stages.ingress import ollama
 from stages.ingress.access import Access
-from stages.ingress.admin import BODIES, Admin, BodyRoute, Told, admin_paths, body_routes, read_flush_timeout_s
+from stages.ingress.admin import ANSWERS, BODIES, Admin, BodyRoute, Told, admin_paths, body_routes, read_flush_timeout_s
 from stages.ingress.body import LARGE_BODY_BYTES, check_media_type, parse_object
 from stages.ingress.dialect import Call, Dialect, ErrorBody, Lookup, Parsed, Route
 from stages.ingress.error_bodies import general_error
 from stages.ingress.info import Info
+from stages.ingress.info_answers import RUNNING, info_answers
 from stages.ingress.openapi import document, rule_of
 from stages.ingress.respond import Serving, answer_lookup, describe, respond
 from stages.ingress.wire import AsgiWire, Wire
 
+SANE_RANK = re.compile(r"-?[0-9]{1,18}")
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 JSON = "application/json"
@@ -227,7 +229,7 @@ def _add_info_routes(app: App, info: Info) -> None:
         lambda: info.readiness() == "ready",
     )
     add_health(["/ready", "/get_ready"], lambda: info.readiness() == "ready" and not info.load().is_paused)
-    add(["/"], lambda: "TrnRT is running")
+    add(["/"], lambda: RUNNING)
     add(["/v1/models", "/get_models"], lambda: facts.models(info))
     add(["/v1/models/<path:model_id>"], lambda model_id: facts.model(info, model_id))
     add(["/v1/responses/<path:response_id>"], facts.no_response, ["GET", "POST", "DELETE"])
@@ -249,6 +251,7 @@ def _add_document(app: App, dialects: Sequence[Dialect], info: Info) -> None:
                 dialects,
                 BODIES,
                 app.access,
+                answers={**info_answers(info), **ANSWERS},
                 version=info.version,
                 model_name=info.model.served_model_name,
                 root_path=app.serving.settings.root_path,
@@ -256,15 +259,15 @@ def _add_document(app: App, dialects: Sequence[Dialect], info: Info) -> None:
         )
 
     async def answer() -> Response:
-        return Response(rendered(), content_type=JSON)
+        return Response(await app.serving.aside.write(rendered), content_type=JSON)
 
     app.add_url_rule("/openapi.json", "info /openapi.json", answer, methods=["GET"])
 
 
 def _loads(info: Info) -> object:
     rank = request.args.get("dp_rank")
-    if rank is not None and not rank.lstrip("-").isdecimal():
-        raise errors.InvalidRequest(f"dp_rank must be an integer, not {rank!r}", "dp_rank")
+    if rank is not None and not SANE_RANK.fullmatch(rank):
+        raise errors.InvalidRequest(f"dp_rank must be an integer, not {rank!r:.80}", "dp_rank")
     loads = facts.loads(info, time.time(), request.args.get("include", "all"), None if rank is None else int(rank))
     if request.args.get("format") == "prometheus":
         return Response(facts.loads_as_gauges(loads), content_type="text/plain; version=0.0.4; charset=utf-8")

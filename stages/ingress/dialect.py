@@ -42,11 +42,17 @@ class BodyForm:
 
 @frozen
 class Route:
-    """A path the dialect answers; `{name}` parts are not served here, generation routes have fixed paths."""
+    """A path the dialect answers; `{name}` parts are not served here, generation routes have fixed paths.
+
+    The answers to `samples`, bodies without a model, show together all that an answer may hold (answers.py). A field of
+    `data_keyed` is an object whose keys are data, not names.
+    """
 
     path: str
     methods: tuple[str, ...] = ("POST",)
     form: BodyForm | None = None
+    samples: tuple[Mapping[str, Any], ...] = ()
+    data_keyed: frozenset[str] = frozenset()
 
 
 @frozen

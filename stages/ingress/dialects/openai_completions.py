@@ -324,4 +324,24 @@ def _error(error: Exception, status: int, request_id: str) -> dict[str, Any]:
 
 FORM = BodyForm((CompletionBody,), {**COMMON_NOT_SERVED, **NOT_SERVED})
 
-DIALECT = Dialect(name="openai_completions", routes=(Route("/v1/completions", form=FORM),), parse=parse, error=_error)
+_ALL = {
+    "prompt": ["a", "b"],
+    "n": 2,
+    "logprobs": 2,
+    "return_token_ids": True,
+    "return_cached_tokens_details": True,
+}
+_USAGE = {"include_usage": True, "continuous_usage_stats": True}
+SAMPLES: tuple[Mapping[str, Any], ...] = (
+    {"prompt": "a"},
+    _ALL,
+    {**_ALL, "stream": True, "stream_options": _USAGE},
+    {"prompt": "a", "echo": True, "stream": True, "stream_options": {"include_usage": True}},
+)
+
+DIALECT = Dialect(
+    name="openai_completions",
+    routes=(Route("/v1/completions", form=FORM, samples=SAMPLES, data_keyed=frozenset({"top_logprobs"})),),
+    parse=parse,
+    error=_error,
+)

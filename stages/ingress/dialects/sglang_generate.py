@@ -280,9 +280,25 @@ FORM = BodyForm(
     closed=(WireSampling,),
 )
 
+SAMPLES: tuple[Mapping[str, Any], ...] = (
+    {"text": "a"},
+    {"text": ["a", "b"]},
+    *(
+        {
+            "text": ["a"],
+            "return_logprob": True,
+            "top_logprobs_num": 2,
+            "return_text_in_logprobs": with_text,
+            "return_prompt_token_ids": True,
+        }
+        for with_text in (False, True)
+    ),
+    {"text": "a", "return_logprob": True},
+)
+
 DIALECT = Dialect(
     name="sglang_generate",
-    routes=(Route("/generate", ("POST", "PUT"), FORM),),
+    routes=(Route("/generate", ("POST", "PUT"), FORM, samples=SAMPLES),),
     parse=parse,
     error=_error,
     json_only=False,
