@@ -113,8 +113,8 @@ def schema_of(values: Iterable[object], data_keyed: frozenset[str] = frozenset()
     """
     given = list(values)
     objects = [value for value in given if isinstance(value, dict)]
-    tags = list(dict.fromkeys(value.get("type") for value in objects))
-    if len(tags) > 1 and all(isinstance(tag, str) for tag in tags):
+    tags = list(dict.fromkeys(str(value.get("type")) for value in objects))
+    if len(tags) > 1 and all(isinstance(value.get("type"), str) for value in objects):
         arms = [_tagged(tag, [one for one in objects if one["type"] == tag], data_keyed) for tag in tags]
         others = [value for value in given if not isinstance(value, dict)]
         return {"anyOf": [*arms, schema_of(others, data_keyed)] if others else arms}
