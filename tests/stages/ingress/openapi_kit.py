@@ -204,13 +204,14 @@ def refusal(dialect: Dialect, path: str, body: dict[str, Any]) -> RequestError |
 
 
 def telling(submit: Submit) -> Iterator[tuple[float, Event]]:
-    """A script whose choices bring all that they may: reasoning, text, calls and logprobs, and every kind of end."""
+    """A script whose choices bring all that they may: reasoning, text, calls and logprobs; none is aborted, a 500 in some APIs."""
     number = sum(submit.prompt_ids) + submit.key.choice
     parts, choice = (0, 1, 3)[number % 3], submit.key.choice
     deltas = list(deltas_of(submit, parts))[: submit.max_new_tokens]
     for count, delta in enumerate(deltas):
         yield 0.0, evolve(delta, choice=choice, usage=Usage(len(submit.prompt_ids), count + 1, number % 2))
-    yield 0.0, Ended(choice, FINISHES[number % len(FINISHES)], Usage(len(submit.prompt_ids), len(deltas), number % 2))
+    finishes = [finish for finish in FINISHES if finish.kind != "abort"]
+    yield 0.0, Ended(choice, finishes[number % len(finishes)], Usage(len(submit.prompt_ids), len(deltas), number % 2))
 
 
 def undeclared(value: Any, schema: dict[str, Any], where: str = "") -> list[str]:
