@@ -285,13 +285,14 @@ SAMPLES: tuple[Mapping[str, Any], ...] = (
     {"text": ["a", "b"]},
     *(
         {
-            "text": ["a"],
+            "text": text,
             "return_logprob": True,
             "top_logprobs_num": 2,
             "return_text_in_logprobs": with_text,
             "return_prompt_token_ids": True,
         }
         for with_text in (False, True)
+        for text in ("a", ["a"])
     ),
     {"text": "a", "return_logprob": True},
 )

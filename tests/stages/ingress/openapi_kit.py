@@ -204,7 +204,7 @@ def refusal(dialect: Dialect, path: str, body: dict[str, Any]) -> RequestError |
 
 
 def telling(submit: Submit) -> Iterator[tuple[float, Event]]:
-    """A script whose choices bring all that they may: reasoning, text, calls and logprobs; none is aborted, a 500 in some APIs."""
+    """A script whose choices bring all that they may, but for an abort, which is a 500 in some APIs."""
     number = sum(submit.prompt_ids) + submit.key.choice
     parts, choice = (0, 1, 3)[number % 3], submit.key.choice
     deltas = list(deltas_of(submit, parts))[: submit.max_new_tokens]
