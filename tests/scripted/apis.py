@@ -57,7 +57,7 @@ class Api:
         """A body that asks for so much."""
         body = deepcopy({**self.body, **(self.stream if stream else self.whole)})
         if self.tools is not None:
-            body["tools"] = self.tools
+            body["tools"] = deepcopy(self.tools)
         for name, value in ((self.budget, budget), (self.stop, stop)):
             if value is not None:
                 put(body, name, value)

@@ -34,6 +34,7 @@ ScriptOf = Callable[[Submit], Script]
 # A request's id and second: the same for every call, so that two answers can be compared to the last byte.
 REQUEST_ID = "0123456789abcdef0123456789abcdef"
 CREATED_S = 1_700_000_000
+FOREVER_S = 1e6
 
 
 @define(eq=False)
@@ -181,7 +182,8 @@ async def scripted_server(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scripted.run)
         nursery.start_soon(_render, renders_receive)
-        with one_name():
+        # What waits for ever ends here, in virtual seconds, instead of never.
+        with one_name(), trio.fail_after(FOREVER_S):
             yield ScriptedServer(app, scripted, serving)
         nursery.cancel_scope.cancel()
 
@@ -209,6 +211,7 @@ class Exchange:
     """One HTTP exchange: what was sent, when, and whether it had a proper end."""
 
     status: int = 0
+    started_s: float = math.inf
     headers: dict[str, str] = field(factory=dict)
     chunks: list[tuple[float, bytes]] = field(factory=list)
     has_ended: bool = False
@@ -260,7 +263,7 @@ class Exchange:
         assert not self.has_ended
         if message["type"] == "http.response.start":
             assert not self.status
-            self.status = message["status"]
+            self.status, self.started_s = message["status"], trio.current_time()
             self.headers = {name.decode().lower(): value.decode() for name, value in message["headers"]}
             return
         assert message["type"] == "http.response.body"

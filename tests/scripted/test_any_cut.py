@@ -5,8 +5,6 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,8 +24,8 @@ from tests.scripted.apis import (
     Failure,
     put,
 )
+from tests.scripted.asking import Asked, answers
 from tests.scripted.script import END, Script, call, encoded, script
-from tests.scripted.server import by_choice, scripted_server
 
 STEPS = [1, 2, 7, 1000]
 EDIT = '*** Begin\n+a "b" \\ 🧑‍🚀\n\t{"input": 1}'
@@ -101,25 +99,6 @@ in_every_way = pytest.mark.parametrize(
     ("api", "way"),
     [pytest.param(api, way, id=f"{api.name}-{number}") for api in APIS for number, way in enumerate(WAYS[api.name])],
 )
-
-# A body, what each of its choices generates, and how that is cut.
-Asked = tuple[Any, Sequence[Script], Sequence[int]]
-
-
-def answers(api: Api, *asked: Asked) -> list[Any]:
-    """What a client of the API makes of each answer."""
-
-    async def run() -> list[Any]:
-        told = []
-        async with scripted_server(
-            by_choice([]), model=api.model, gap_s=0.001, prefill_s=0.001, cached_tokens=1
-        ) as server:
-            for body, scripts, cuts in asked:
-                server.engine.script_of, server.engine.cuts = by_choice(scripts), cuts
-                told.append(api.answer(await server.post(api.path, body)))
-        return told
-
-    return trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def both(api: Api, way: Mapping[str, Any], scripts: Sequence[Script], cuts: Sequence[Sequence[int]]) -> list[Any]:
