@@ -22,7 +22,7 @@ from stages.errors import Draining, QueueFull
 from stages.ingress.app import App, create_app
 from stages.ingress.dialects import find_dialects
 from stages.ingress.respond import Serving
-from stages.messages import Cancel, CommandResult, Event, Finish, Render, Submit, Tokens, TokensRow
+from stages.messages import Cancel, CommandResult, Event, Finish, Render, Submit, Tokens, TokensRow, Work, WorkDone
 from stages.prompt.stage import Prompter
 from stages.prompt.templates import load_template
 from stages.request import Services
@@ -31,6 +31,8 @@ from tests.scripted.script import DECODING, MODEL, TOKENIZER, Script, Stepper
 from tests.stages.ingress.http import fake_info
 
 ScriptOf = Callable[[Submit], Script]
+# What the prompt stage makes of a work, None for no answer ever.
+PromptOf = Callable[[Work], WorkDone | Exception | None]
 # A request's id and second: the same for every call, so that two answers can be compared to the last byte.
 REQUEST_ID = "0123456789abcdef0123456789abcdef"
 CREATED_S = 1_700_000_000
@@ -163,8 +165,8 @@ class ScriptedServer:
     async def post(
         self, path: str, body: object, headers: Mapping[str, str] | None = None, method: str = "POST"
     ) -> "Exchange":
-        """Call the application once and return all it sent."""
-        data = body if isinstance(body, bytes) else orjson.dumps(body)
+        """Call the application once and return all it sent; a body of None never comes."""
+        data = body if isinstance(body, bytes | None) else orjson.dumps(body)
         exchange = Exchange()
         await exchange.run(self.app, path, data, {"content-type": "application/json", **(headers or {})}, method)
         return exchange
@@ -172,16 +174,23 @@ class ScriptedServer:
 
 @asynccontextmanager
 async def scripted_server(
-    script_of: ScriptOf, *, model: ModelSettings = MODEL, settings: IngressSettings | None = None, **engine: Any
+    script_of: ScriptOf,
+    *,
+    model: ModelSettings = MODEL,
+    settings: IngressSettings | None = None,
+    prompt_of: PromptOf | None = None,
+    max_prompts: int = 4096,
+    **engine: Any,
 ) -> AsyncIterator[ScriptedServer]:
     """Serve every dialect for the block; every request has the same id and second."""
-    renders_send, renders_receive = trio.open_memory_channel[Render](4096)
+    renders_send, renders_receive = trio.open_memory_channel[Render](max_prompts)
     scripted = ScriptedEngine(script_of, **engine)
     serving = Serving(Services(scripted, renders_send, model), settings or IngressSettings())
     app = create_app(find_dialects(), serving, fake_info(lambda: "ready"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scripted.run)
-        nursery.start_soon(_render, renders_receive)
+        if max_prompts:
+            nursery.start_soon(_render, renders_receive, prompt_of or real_prompts())
         # What waits for ever ends here, in virtual seconds, instead of never.
         with one_name(), trio.fail_after(FOREVER_S):
             yield ScriptedServer(app, scripted, serving)
@@ -197,13 +206,18 @@ def one_name() -> Any:
     )
 
 
-async def _render(renders: "trio.MemoryReceiveChannel[Render]") -> None:
+async def _render(renders: "trio.MemoryReceiveChannel[Render]", prompt_of: PromptOf) -> None:
+    async for render in renders:
+        answer = prompt_of(render.prompt)
+        if answer is not None:
+            with suppress(trio.BrokenResourceError):
+                render.reply.send_nowait(answer)
+
+
+def real_prompts() -> PromptOf:
     """Make prompts with the real template and tokenizer, in the loop instead of a thread."""
     prompter = Prompter(load_template("glm5"), TOKENIZER)
-    async for render in renders:
-        (answer,) = prompter.answers([render.prompt])
-        with suppress(trio.BrokenResourceError):
-            render.reply.send_nowait(answer)
+    return lambda work: prompter.answers([work])[0]
 
 
 @define(eq=False)
@@ -230,10 +244,10 @@ class Exchange:
     def is_stream(self) -> bool:
         return "content-length" not in self.headers
 
-    async def run(self, app: App, path: str, data: bytes, headers: Mapping[str, str], method: str) -> None:
+    async def run(self, app: App, path: str, data: bytes | None, headers: Mapping[str, str], method: str) -> None:
         """Send one request and take what comes."""
         bare, _, query = path.partition("?")
-        messages = [{"type": "http.request", "body": data, "more_body": False}]
+        messages = [{"type": "http.request", "body": data or b"", "more_body": data is None}]
         scope: Any = {
             "type": "http",
             "asgi": {"version": "3.0"},
