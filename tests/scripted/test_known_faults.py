@@ -130,7 +130,7 @@ async def test_two_hundred_streams_cut_anywhere_end_once_each_and_properly(
     api: Api, n: int, autojump_clock: Any
 ) -> None:
     texts = ["hm</think>Hi " + call(s="Pa🧑‍🚀ris", i="5") + call(), "</think>" + call(s="x") + " and more é", "hm"]
-    scripts = [script(text + " tail" * 12, Finish("length")) for text in texts]
+    scripts = [script(text + " tail" * 40, Finish("length")) for text in texts]
     async with scripted_server(by_choice([]), model=api.model, gap_s=0.001, prefill_s=0.001) as server:
         for number in range(200):
             server.engine.script_of = by_choice([scripts[(number + choice) % 3] for choice in range(n)])
