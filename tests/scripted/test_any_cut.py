@@ -202,7 +202,7 @@ CUTS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 
 @over_every_api
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_whatever_is_generated_and_however_it_is_cut_all_answers_are_one(api: Api, data: st.DataObject) -> None:
     way = data.draw(st.sampled_from([{}, *WAYS[api.name]]))
     num = data.draw(st.integers(1, 3)) if api.several else 1

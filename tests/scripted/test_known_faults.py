@@ -412,7 +412,7 @@ ANYTHING = st.recursive(
 
 
 @over_every_api
-@settings(max_examples=30)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_fields_of_releases_to_come_are_ignored_wherever_they_stand(api: Api, data: st.DataObject) -> None:
     body = deepcopy(api.ask(stream=data.draw(st.booleans())))
