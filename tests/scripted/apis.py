@@ -287,7 +287,8 @@ def _add_generate(before: Json, event: Json) -> None:
 
 
 def _join_responses(body: bytes) -> Any:
-    response = read(numbered(body.replace(PING_LINE, b"")))
+    events = numbered(body.replace(PING_LINE, b""))
+    response = read(event for event in events if event["type"] != "keepalive")
     return Failure(response["error"]["message"]) if response["status"] == "failed" else response
 
 
