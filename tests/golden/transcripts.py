@@ -6,6 +6,7 @@ clock. Ids and the date are the same in all of them, so a line that changes is o
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import trio
@@ -131,7 +132,10 @@ async def _told(api: Api, name: str, told: Told) -> str:
         exchange = await _run(server, api, body, told)
     timed = [(at_s, _event(event)) for at_s, event in server.engine.delivered]
     timed.append((exchange.started_s, f"{exchange.status} {json.dumps(exchange.headers)}"))
-    timed += [(at_s, f"< {line}") for at_s, data in exchange.chunks for line in data.decode().split("\n")]
+    # What goes out at one instant is one piece here, however many writes it took.
+    for at_s, chunks in groupby(exchange.chunks, key=lambda one: one[0]):
+        text = b"".join(data for _, data in chunks).decode()
+        timed += [(at_s, f"< {line}") for line in text.split("\n")]
     timed.sort(key=lambda one: one[0])
     return "\n".join([*lines, "", *(f"{at_s - began_s:g} s {text}".rstrip() for at_s, text in timed)])
 
