@@ -99,6 +99,8 @@ class Ask:
     form: TextForm = TextForm()
     num_choices: int = 1
     stream: bool = False
+    # Whether an empty Delta comes first, once the prompt has met the cache: how much of it was found there.
+    tells_start: bool = False
     logprobs: bool = False
     num_top_logprobs: int = 0
     priority: int | None = None
@@ -244,6 +246,8 @@ class Submit:
     wait_until_s: float = math.inf
     # Patterns that end the visible text as the strings of stop do.
     stop_regex: tuple[str, ...] = ()
+    # Whether its first event is an empty Delta, at its first admission.
+    tells_start: bool = False
 
     @property
     def has_text_stops(self) -> bool:
@@ -411,7 +415,7 @@ class Usage:
 
 @checked_frozen(eq=False)
 class TokensRow:
-    """One choice's share of a step: new ids with their logprobs, and the end if it ended."""
+    """One choice's share of a step: new ids with their logprobs, and the end if it ended; neither when it is let in."""
 
     submit: Submit
     token_ids: tuple[int, ...]

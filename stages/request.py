@@ -174,6 +174,7 @@ def _submits(
             session=ask.session,
             routing_key=ask.routing_key,
             wait_until_s=wait_until_s,
+            tells_start=ask.tells_start,
         )
         for choice in range(ask.num_choices)
     ]

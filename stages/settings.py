@@ -1,6 +1,7 @@
 """One frozen settings class per stage; trnrt/config.py fills them from flags, stages only read them."""
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from attrs import field, frozen
@@ -50,6 +51,14 @@ class ModelSettings:
     incremental_streaming_output: bool = False
     refuses_priority: bool = False
     queue_timeout_s: float | None = None
+    # Other names clients may call it by; * stands for any text.
+    aliases: tuple[str, ...] = ()
+
+    def answers_to(self, name: str) -> bool:
+        """Return whether `name` means this model."""
+        if name in (self.served_model_name, self.model_path):
+            return True
+        return any(fnmatchcase(name, alias) for alias in self.aliases)
 
 
 @frozen

@@ -15,7 +15,7 @@ from stages.channels import Channels, open_mailbox
 from stages.engine.local import LocalEngine
 from stages.engine.port import Order
 from stages.executor.runner import Runner
-from stages.messages import Cancel, ChoiceKey, CommandResult, Ended, Event, Sampling, Submit, TextForm
+from stages.messages import Cancel, ChoiceKey, CommandResult, Ended, Event, Sampling, Submit, TextForm, Usage
 from stages.scheduler.core import SchedulerCore
 from stages.settings import SchedulerSettings
 from stages.stats.stage import Stats
@@ -79,6 +79,7 @@ def submit(
     session: str | None = None,
     routing_key: str | None = None,
     wait_until_s: float = math.inf,
+    tells_start: bool = False,
 ) -> Submit:
     """Return a Submit with defaults; without a mailbox its events have nowhere to go."""
     return Submit(
@@ -101,16 +102,18 @@ def submit(
         session=session,
         routing_key=routing_key,
         wait_until_s=wait_until_s,
+        tells_start=tells_start,
     )
 
 
 @frozen(eq=False)
 class Heard:
-    """What one choice brought its client, with the instant of each token."""
+    """What one choice brought its client, with the instant of each token and of each time it was let in."""
 
     token_ids: tuple[int, ...]
     times_s: tuple[float, ...]
     ended: Ended
+    starts: tuple[tuple[float, Usage], ...] = ()
 
     @property
     def gaps_s(self) -> tuple[float, ...]:
@@ -144,6 +147,7 @@ class SimEngine:
         self.submits.update(submits)
         del submits
         heard: dict[int, list[tuple[int, float]]] = {order.key.choice: [] for order in orders}
+        starts: dict[int, list[tuple[float, Usage]]] = {order.key.choice: [] for order in orders}
         ended: dict[int, Ended] = {}
         try:
             while len(ended) < len(orders):
@@ -151,6 +155,9 @@ class SimEngine:
                 assert event.choice not in ended, "an event came after the end"
                 if isinstance(event, Ended):
                     ended[event.choice] = event
+                elif not event.token_ids:
+                    assert not heard[event.choice], "a start came after a token"
+                    starts[event.choice].append((trio.current_time(), event.usage))
                 else:
                     heard[event.choice] += [(token_id, trio.current_time()) for token_id in event.token_ids]
         finally:
@@ -161,6 +168,7 @@ class SimEngine:
                 tuple(token_id for token_id, _ in heard[order.key.choice]),
                 tuple(at_s for _, at_s in heard[order.key.choice]),
                 ended[order.key.choice],
+                tuple(starts[order.key.choice]),
             )
             for order in orders
         )
