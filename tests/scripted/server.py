@@ -4,6 +4,7 @@ Template, tokenizer, dialects, request task and detokenizer are the real ones. W
 clock, so a test under a MockClock sees exact instants.
 """
 
+import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -253,7 +254,7 @@ class Exchange:
 
     @property
     def json(self) -> Any:
-        return orjson.loads(self.body)
+        return json.loads(self.body)
 
     @property
     def is_stream(self) -> bool:
