@@ -50,6 +50,9 @@ class ModelSettings:
     incremental_streaming_output: bool = False
     refuses_priority: bool = False
     queue_timeout_s: float | None = None
+    # Which optional inputs the graphs have: token masks (--structured-outputs), changed logits (--penalties).
+    structured_outputs: bool = False
+    penalties: bool = False
 
 
 @frozen

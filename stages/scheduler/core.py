@@ -36,6 +36,7 @@ from stages.messages import (
     Cancel,
     Finish,
     Load,
+    MasksFilled,
     StartTransfer,
     StepPlan,
     Submit,
@@ -199,6 +200,10 @@ class SchedulerCore:
         else:
             # Only a stop string found ends one choice with nobody to tell: the detokenizer has told already.
             self.outbox.dropped(submit, "abort" if order.choice is None else "stop")
+
+    def filled(self, order: MasksFilled) -> None:
+        """Take masks that were asked for; of choices that have ended they are ignored."""
+        raise NotImplementedError
 
     def flush(self) -> None:
         """Forget every cached prefix in both tiers; only while nothing runs and no copy is under way."""

@@ -14,6 +14,7 @@ from stages.messages import (
     Cancel,
     Command,
     Drain,
+    MasksFilled,
     Record,
     SchedulerInbox,
     StepDone,
@@ -87,6 +88,8 @@ async def _turn(
                 core.bump(message.submit)
             case Command():
                 commands.take(message)
+            case MasksFilled():
+                core.filled(message)
             case TransferDone():
                 core.transferred(message.number)
             case _:
