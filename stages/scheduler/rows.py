@@ -2,6 +2,10 @@
 
 Prefill and decode are different graphs and take turns whenever both have rows, so neither waits for more than one
 step of the other; how long a prefill step may be beside decoding choices is pace.py's.
+
+A row whose next token needs a mask that has not come, or the token in flight before it, is *held*: it has no place in
+the step, and whoever else has rows goes on as if it were not there. Only sampling is held, so a prompt is computed
+up to its last chunk meanwhile.
 """
 
 from collections.abc import Sequence
@@ -37,12 +41,15 @@ class Rows:
 
     def next_family(self, last: Family) -> Family | None:
         """Return the family whose turn it is after `last`, or None when nothing runs."""
-        roster = self.roster
-        if roster.prefilling and roster.decoding:
+        can_prefill, can_decode = bool(self.roster.prefilling), bool(self.roster.decoding)
+        if self.memory.progress.num_edited:
+            can_prefill = can_prefill and self._can_prefill()
+            can_decode = can_decode and not self.memory.progress.held(self.roster.decoding.rows().slots).all()
+        if can_prefill and can_decode:
             return "decode" if last == "prefill" else "prefill"
-        if roster.prefilling:
+        if can_prefill:
             return "prefill"
-        return "decode" if roster.decoding else None
+        return "decode" if can_decode else None
 
     def of(self, family: Family, is_ahead: bool) -> Sequence[Row] | DecodeRows:
         """Return the rows of a step; none when finding memory ended them, or while it must wait for a flight.
@@ -66,6 +73,8 @@ class Rows:
                     return []
                 continue
             num_valid = min(chunk_tokens, choice.num_tokens - choice.num_computed)
+            if self._is_held(choice, num_valid):
+                continue
             if not rows:
                 bucket_tokens = next(size for size in self.capacity.buckets.tokens if size >= num_valid)
             if num_valid <= bucket_tokens:
@@ -73,6 +82,17 @@ class Rows:
             if len(rows) == max_rows:
                 break
         return rows
+
+    def _can_prefill(self) -> bool:
+        chunk_tokens, _ = self._prefill_limits()
+        return any(choice.num_flights or not self._is_held(choice, chunk_tokens) for choice in self.roster.prefilling)
+
+    def _is_held(self, choice: Choice, num_valid: int) -> bool:
+        """Return whether a chunk of num_valid tokens would sample a token that cannot be sampled yet."""
+        progress = self.memory.progress
+        if not progress.is_edited[choice.slot] or choice.num_computed + num_valid < choice.num_tokens:
+            return False
+        return bool(progress.held(np.array([choice.slot]))[0])
 
     def _prefill_limits(self) -> tuple[int, int]:
         chunk_tokens, max_rows = self.budget.chunk_tokens, self.budget.max_prefill_rows
@@ -95,6 +115,8 @@ class Rows:
         decoding, progress = self.roster.decoding, self.memory.progress
         chosen = decoding.rows()
         goes_on = progress.goes_on(chosen.slots)
+        if progress.num_edited:
+            goes_on &= ~progress.held(chosen.slots)
         if len(chosen) > self.budget.max_decode_rows:
             goes_on[np.flatnonzero(goes_on)[self.budget.max_decode_rows :]] = False
         chosen = chosen.where(goes_on)

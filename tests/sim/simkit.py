@@ -15,7 +15,18 @@ from stages.channels import Channels, open_mailbox
 from stages.engine.local import LocalEngine
 from stages.engine.port import Order
 from stages.executor.runner import Runner
-from stages.messages import Cancel, ChoiceKey, CommandResult, Ended, Event, Sampling, Submit, TextForm
+from stages.messages import (
+    Cancel,
+    ChoiceKey,
+    CommandResult,
+    Ended,
+    Event,
+    Penalties,
+    Rules,
+    Sampling,
+    Submit,
+    TextForm,
+)
 from stages.scheduler.core import SchedulerCore
 from stages.settings import SchedulerSettings
 from stages.stats.stage import Stats
@@ -55,6 +66,8 @@ def capacity(
         max_top_logprobs=4,
         num_host_pages=num_host_pages,
         num_host_slots=num_host_slots,
+        takes_mask=True,
+        adjust_tokens=(4, 32, vocab_size),
     )
 
 
@@ -79,6 +92,11 @@ def submit(
     session: str | None = None,
     routing_key: str | None = None,
     wait_until_s: float = math.inf,
+    rules: Rules | None = None,
+    penalties: Penalties = Penalties(),  # noqa: B008  # frozen
+    logit_bias: tuple[tuple[int, float], ...] = (),
+    logprob_token_ids: tuple[int, ...] = (),
+    prompt_logprobs_from: int | None = None,
 ) -> Submit:
     """Return a Submit with defaults; without a mailbox its events have nowhere to go."""
     return Submit(
@@ -101,6 +119,11 @@ def submit(
         session=session,
         routing_key=routing_key,
         wait_until_s=wait_until_s,
+        rules=rules,
+        penalties=penalties,
+        logit_bias=logit_bias,
+        logprob_token_ids=logprob_token_ids,
+        prompt_logprobs_from=prompt_logprobs_from,
     )
 
 
