@@ -7,7 +7,6 @@ Rule: past admission every send by a shared stage is `send_nowait`, so one slow 
 | admission | --max-queued-requests, --max-queued-tokens | a full one is the queue-full 503; see Admission |
 | scheduler inbox | unbounded | orders and facts are few: one StepDone, a few Cancels a request |
 | plans | MAX_FLIGHTS | the step on the device and the one planned ahead of it; the executor takes both at once |
-| grammar | unbounded | a request asks for one grammar, a row for one mask at a time |
 | transfers | unbounded | few and small: numbers of pages and slots; host memory's own size bounds what is on its way |
 | tokens | unbounded | one batch a step; the detokenizer is faster than a step, and the mailboxes bound what it writes |
 | mailbox | sized at admission | a reader that falls MAILBOX_DELTAS behind is cut off |
@@ -170,8 +169,6 @@ class Channels:
     scheduler_receive: "trio.MemoryReceiveChannel[SchedulerInbox]"
     plans_send: "trio.MemorySendChannel[StepPlan]"
     plans_receive: "trio.MemoryReceiveChannel[StepPlan]"
-    grammar_send: "trio.MemorySendChannel[GrammarInbox]"
-    grammar_receive: "trio.MemoryReceiveChannel[GrammarInbox]"
     transfers_send: "trio.MemorySendChannel[StartTransfer]"
     transfers_receive: "trio.MemoryReceiveChannel[StartTransfer]"
     tokens_send: "trio.MemorySendChannel[Tokens]"
@@ -191,7 +188,6 @@ def open_channels(
     """
     scheduler_send, scheduler_receive = trio.open_memory_channel[SchedulerInbox](math.inf)
     plans_send, plans_receive = trio.open_memory_channel[StepPlan](MAX_FLIGHTS)
-    grammar_send, grammar_receive = trio.open_memory_channel[GrammarInbox](math.inf)
     transfers_send, transfers_receive = trio.open_memory_channel[StartTransfer](math.inf)
     tokens_send, tokens_receive = trio.open_memory_channel[Tokens](math.inf)
     grammar_send, grammar_receive = trio.open_memory_channel[GrammarInbox](math.inf)
@@ -201,8 +197,6 @@ def open_channels(
         scheduler_receive=scheduler_receive,
         plans_send=plans_send,
         plans_receive=plans_receive,
-        grammar_send=grammar_send,
-        grammar_receive=grammar_receive,
         transfers_send=transfers_send,
         transfers_receive=transfers_receive,
         tokens_send=tokens_send,

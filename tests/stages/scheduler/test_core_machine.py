@@ -473,7 +473,7 @@ class CoreMachine(RuleBasedStateMachine):
             assert scores is None
             return
         assert scores is not None
-        expected = scores_of(order, 997)
+        expected = scores_of(order, 997, self.device.capacity.max_top_logprobs)
         np.testing.assert_array_equal(scores.logprobs, expected.logprobs)
         np.testing.assert_array_equal(scores.top_ids, expected.top_ids)
         np.testing.assert_array_equal(scores.top_logprobs, expected.top_logprobs)
