@@ -126,7 +126,7 @@ class SchedulerCore:
         self.sessions = Sessions(tree, cache.max_pinned if cache is not None else 0)
         waiting = Waiting(self.policy, settings.priority, tree)
         sharing = Sharing(page_tokens, waiting)
-        self.guides = Guides(self.memory.progress)
+        self.guides = Guides(self.memory.progress, settings.mask_patience_s)
         self.roster = Roster(self.memory, pressure, sharing, self.sessions, self.outbox, self.guides)
         if tree is not None and capacity.num_host_pages > 1:
             self.host = HostTier(capacity, self.memory, tree, waiting)
@@ -167,16 +167,17 @@ class SchedulerCore:
         self.roster.end_waiting(submit, Finish("abort", message=BUMPED, status=503))
 
     def expire(self, now_s: float) -> None:
-        """End what has waited too long, and close sessions that were idle too long."""
+        """End what has waited too long, close sessions that were idle too long, and expect no mask that is late."""
         for submit in self.intake.waiting.expired(now_s):
             self.intake.leave(submit.key)
             self.roster.end_waiting(submit, Finish("abort", message=WAITED_TOO_LONG, status=503))
         self.sessions.expire(now_s)
+        self.guides.expire(now_s)
 
     @property
     def next_expiry_s(self) -> float:
         """Return when `expire` next has something to do."""
-        return min(self.intake.waiting.next_expiry_s, self.sessions.next_expiry_s)
+        return min(self.intake.waiting.next_expiry_s, self.sessions.next_expiry_s, self.guides.next_expiry_s)
 
     def cancel(self, order: Cancel) -> None:
         """End the choices that `order` names, wherever they stand; unknown ones are ignored."""
@@ -220,9 +221,9 @@ class SchedulerCore:
             else:
                 self.guides.filled(choice, mask)
 
-    def take_questions(self) -> FillMasks | None:
-        """Return and forget what the grammar stage must hear."""
-        return self.guides.take()
+    def take_questions(self, now_s: float) -> FillMasks | None:
+        """Return and forget what the grammar stage must hear now."""
+        return self.guides.take(now_s)
 
     def flush(self) -> None:
         """Forget every cached prefix in both tiers; only while nothing runs and no copy is under way."""

@@ -6,8 +6,14 @@ answer has read; those that came meanwhile go with the next question. A mask ser
 it has read, and what may be sampled freely is a promise that later answers only extend. All this is the choice's own
 (choice.Guide), so a retraction loses nothing of it, and is shown by slot (progress.py) while it runs.
 
+Masks mostly come much sooner than a step takes. A step that went out without the rows whose masks are on their way
+would part them from the others for good, each half running every second step. So a step waits for them, for no longer
+than the patience: by then a mask is slow, and holds up nobody but its own row.
+
 With many free tokens ahead nothing is asked: tokens are told when they come to an end.
 """
+
+import math
 
 from attrs import define, field
 
@@ -25,6 +31,10 @@ class Guides:
     """Asks for masks and shows those that came."""
 
     progress: Progress
+    patience_s: float
+    # Choices whose masks may be here soon, and until when they are waited for.
+    expected: set[Choice] = field(factory=set)
+    _until_s: float = math.inf
     # In order, each once; some of them have ended meanwhile.
     _due: dict[Choice, None] = field(factory=dict)
 
@@ -53,6 +63,7 @@ class Guides:
         assert guide is not None, "a mask that nobody asked for"
         assert guide.num_told is not None
         guide.is_asked = False
+        self.expected.discard(choice)
         number = choice.num_prompt + guide.num_told
         num_free = max(mask.num_free, 1 if mask.allowed is None else 0)
         guide.free_until = max(guide.free_until, number + num_free)
@@ -61,10 +72,28 @@ class Guides:
             self._show(choice)
         self._ask_if_due(choice)
 
-    def take(self) -> FillMasks | None:
-        """Return and forget what is to be asked."""
+    def left(self, choice: Choice) -> None:
+        """Expect nothing more of a choice that does not run any more."""
+        self.expected.discard(choice)
+
+    def expire(self, now_s: float) -> None:
+        """Expect no mask any more that was asked for patience_s ago."""
+        if now_s >= self._until_s:
+            self.expected.clear()
+        if not self.expected:
+            self._until_s = math.inf
+
+    @property
+    def next_expiry_s(self) -> float:
+        """Return when `expire` next has something to do."""
+        return self._until_s
+
+    def take(self, now_s: float) -> FillMasks | None:
+        """Return and forget what is to be asked now."""
         if not self._due:
             return None
+        if self._until_s == math.inf:
+            self._until_s = now_s + self.patience_s
         asked = [choice for choice in self._due if choice.phase is not Phase.ENDED]
         self._due.clear()
         return FillMasks(tuple((choice.submit, _untold(choice)) for choice in asked)) if asked else None
@@ -77,6 +106,7 @@ class Guides:
         if guide.free_until <= choice.num_tokens + ENOUGH_FREE_TOKENS:
             guide.is_asked = True
             self._due[choice] = None
+            self.expected.add(choice)
 
     def _show(self, choice: Choice) -> None:
         guide = choice.guide

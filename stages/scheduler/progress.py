@@ -111,6 +111,12 @@ class Progress:
         held: Flags = lacks_mask | self.needs_newest[slots] & (self.num_flights[slots] > 0)
         return held
 
+    def is_led(self, slots: Ints) -> Flags:
+        """Return which of slots[N] wait after every token, to have the next one sampled."""
+        needs_mask = self.is_ruled[slots] & (self.num_ahead(slots) >= self.free_until[slots])
+        is_led: Flags = needs_mask | self.needs_newest[slots]
+        return is_led
+
     # --- shadows ------------------------------------------------------------------------------------------------------
 
     def lacking_shadows(self, slots: Ints) -> Ints:

@@ -144,6 +144,7 @@ class Roster:
         if self.prefilling.pop(choice, self) is None:
             self.sharing.left(choice)
         self.decoding.discard(choice)
+        self.guides.left(choice)
         self.memory.progress.is_running[choice.slot] = False
         if choice.phase is Phase.RETRACTED:
             self.retracted.remove(choice)

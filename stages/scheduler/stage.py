@@ -116,7 +116,7 @@ async def _turn(
 
 async def _ask_masks(core: SchedulerCore, channels: Channels) -> None:
     """Let the grammar stage hear the new tokens, and ask it for masks."""
-    questions = core.take_questions()
+    questions = core.take_questions(trio.current_time())
     if questions is None:
         return
     try:

@@ -17,18 +17,20 @@ from stages.errors import InvalidRequest
 from stages.messages import Constraint, FillMasks, Mask, MasksFilled, Rules, Submit, TextGrammar
 
 PERIOD_TOKENS = 8
+FOR_GOOD = 1 << 30
 JSON_OBJECT = TextGrammar("json_object")
 _VOCAB = 997
 
 
 @frozen
 class FakeGrammar:
-    """Lets a third of all ids come; the answer is complete after so many tokens, or breaks then."""
+    """Lets a third of all ids come; the answer is complete, broken or free for good after so many tokens."""
 
     salt: int = 0
     num_free: int = 0
     completes_after: int | None = None
     fails_after: int | None = None
+    free_after: int | None = None
     constraint: Constraint = JSON_OBJECT
 
 
@@ -47,7 +49,7 @@ def words_of(is_allowed: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> Words:
 def allowed_after(order: Submit, generated: tuple[int, ...]) -> Words | None:
     """Return the mask of the token after `generated`, None where any may come."""
     grammar = grammar_of(order)
-    if len(generated) % PERIOD_TOKENS < grammar.num_free:
+    if _num_free(grammar, len(generated)):
         return None
     salt = hash((grammar.salt, order.key.choice, *order.prompt_ids[-3:], *generated)) % 3
     return words_of(np.arange(_VOCAB) % 3 == salt)
@@ -66,10 +68,16 @@ def mask_after(order: Submit, generated: tuple[int, ...]) -> Mask:
         return Mask(order, error=InvalidRequest("the grammar broke"))
     if grammar.completes_after is not None and number >= grammar.completes_after:
         return Mask(order, is_complete=True)
-    num_free = max(0, grammar.num_free - number % PERIOD_TOKENS)
+    num_free = _num_free(grammar, number)
     for end in (grammar.completes_after, grammar.fails_after):
         num_free = num_free if end is None else min(num_free, end - number)
     return Mask(order, allowed_after(order, generated), num_free)
+
+
+def _num_free(grammar: FakeGrammar, number: int) -> int:
+    if grammar.free_after is not None and number >= grammar.free_after:
+        return FOR_GOOD
+    return max(0, grammar.num_free - number % PERIOD_TOKENS)
 
 
 @define(eq=False)

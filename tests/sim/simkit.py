@@ -3,7 +3,7 @@
 import gc
 import math
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import trio
@@ -30,6 +30,7 @@ from stages.messages import (
 from stages.scheduler.core import SchedulerCore
 from stages.settings import SchedulerSettings
 from stages.stats.stage import Stats
+from tests.sim.fake_grammar import FakeGuides, run_fake_grammar
 from trnrt.simulation.clock import run_virtually
 from trnrt.simulation.engine import virtual_engine
 
@@ -153,6 +154,7 @@ class SimEngine:
     known: set[ChoiceKey] = field(factory=set)
     # Every Submit that was ever sent and is still referenced by anybody, and with it its mailbox.
     submits: "weakref.WeakSet[Submit]" = field(factory=weakref.WeakSet)
+    guides: FakeGuides = field(factory=FakeGuides)
 
     async def ask(self, order: Submit) -> Heard:
         """Submit one choice and listen to its end; leaving early cancels it as a request task does."""
@@ -208,6 +210,11 @@ class SimEngine:
         if self.submits:
             gc.collect()
         assert not self.submits, "a Submit, and its mailbox, outlives its choice"
+        assert not self.guides.told
+
+
+def instantly(_: Submit) -> float:
+    return 0.0
 
 
 @asynccontextmanager
@@ -216,11 +223,18 @@ async def sim_engine(
     device: Device,
     *,
     runner: Runner | None = None,
+    mask_s: Callable[[Submit], float] = instantly,
 ) -> AsyncIterator[SimEngine]:
-    """Run an engine for the block, then drain it; the block's end is only passed once everything has ended."""
-    async with virtual_engine(settings, device, runner=runner) as parts:
-        engine = SimEngine(parts.core, parts.channels, parts.engine, parts.stats, parts.known)
-        yield engine
+    """Run an engine for the block, then drain it; the block's end is only passed once everything has ended.
+
+    A mask comes mask_s after it was asked for.
+    """
+    async with trio.open_nursery() as nursery:
+        async with virtual_engine(settings, device, runner=runner) as parts:
+            engine = SimEngine(parts.core, parts.channels, parts.engine, parts.stats, parts.known)
+            nursery.start_soon(run_fake_grammar, parts.channels, mask_s, engine.guides)
+            yield engine
+        nursery.cancel_scope.cancel()
     # What sessions pin stays pinned for as long as the engine lives.
     engine.core.sessions.unpin_all()
     engine.assert_all_returned()

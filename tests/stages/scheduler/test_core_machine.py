@@ -74,6 +74,7 @@ def asking(kind: str, number: int) -> dict[str, object]:
         num_free=number % 5,
         completes_after=number % 11 if number % 3 == 0 else None,
         fails_after=number % 13 if number % 7 == 0 else None,
+        free_after=number % 6 if number % 5 == 0 else None,
     )
     penalties = Penalties(number % 3 / 4, number % 2 / 2, 1 + number % 4 / 4)
     scores = {"prompt_logprobs_from": number % 40, "num_top_logprobs": number % 3, "logprobs": True}
@@ -422,7 +423,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.nothing_is_left()
 
     def hear(self) -> None:
-        questions = self.core.take_questions()
+        questions = self.core.take_questions(self.now_s)
         for order, token_ids in questions.rows if questions is not None else ():
             assert order not in [one for one, _ in self.asked], "a second question before the answer"
             self.asked.append((order, self.guides.tell(order, token_ids)))
@@ -498,7 +499,8 @@ class CoreMachine(RuleBasedStateMachine):
         assert not self.core.roster.sharing._leaving
         assert not self.core.roster._kept
         assert not self.core.sessions._num_running
-        assert self.core.take_questions() is None
+        assert self.core.take_questions(self.now_s) is None
+        assert not self.core.guides.expected
         progress = memory.progress
         assert (progress.num_edited, memory.table.num_wanting) == (0, 0)
         for column in (progress.is_edited, progress.is_ruled, progress.needs_newest, progress.free_until):
