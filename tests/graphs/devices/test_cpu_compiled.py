@@ -1,6 +1,7 @@
 """The compiled device. One set of real packages is built for the whole file (about a minute of one core)."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from graphs.catalog import Body, bodies
 from graphs.compile import Compiled, Job, has_compiler
 from graphs.config import Config
 from graphs.devices.cpu import CpuDevice
+from graphs.layers.edits import adjusted, masked
 from graphs.layers.sampling import draw, greatest_threshold
+from graphs.layers.scores import total
 from graphs.packing import Layout
 from graphs.parameters import Weights, fuse
 from graphs.state import new_state
@@ -22,9 +25,16 @@ from tests.contracts.device_contract import NUM_HOST_PAGES, NUM_HOST_SLOTS, PROM
 from tests.graphs import tiny
 from tests.graphs.devices.test_cpu import FIXED, run_mixed
 from tests.graphs.devices.test_cpu_copies import paged_bits, slot_bits
-from tests.graphs.steps import SETTINGS, ask, decode, generate, prefill
+from tests.graphs.steps import EDITING, SETTINGS, ask, decode, generate, prefill
 
 CONFIG = Config.from_json(tiny.config_json(hc_sinkhorn_iters=2))
+FUNCTIONS: dict[str, Callable[..., Tensor | tuple[Tensor, Tensor]]] = {
+    "threshold": greatest_threshold,
+    "draw": draw,
+    "mask": masked,
+    "adjust": adjusted,
+    "score": total,
+}
 needs_compiler = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
 
 
@@ -35,12 +45,14 @@ def weights() -> Weights:
 
 def uncompiled(body: Body, weights: Weights, calls: list[str]) -> Compiled:
     """Return what the body's package would be, run eagerly: the same flat inputs, the same outputs."""
-    if body.part in ("threshold", "draw"):
-        function = greatest_threshold if body.part == "threshold" else draw
+    if body.part in FUNCTIONS:
+        function = FUNCTIONS[body.part]
 
         def sampling(inputs: list[Tensor]) -> list[Tensor]:
             calls.append(body.name)
-            found = function(*inputs)  # type: ignore[operator]
+            assert all(tensor.is_contiguous() for tensor in inputs)
+            assert body.rows[0] <= inputs[0].shape[0] <= body.rows[1]
+            found = function(*inputs)
             return list(found) if isinstance(found, tuple) else [found]
 
         return sampling
@@ -81,8 +93,8 @@ def calls() -> list[str]:
 
 @pytest.fixture
 def device(weights: Weights, calls: list[str]) -> CpuDevice:
-    device = CpuDevice(CONFIG, weights, SETTINGS, "eager", num_host_pages=NUM_HOST_PAGES, num_host_slots=NUM_HOST_SLOTS)
-    ready = {body.name: uncompiled(body, weights, calls) for body in bodies(CONFIG, SETTINGS)}
+    device = CpuDevice(CONFIG, weights, EDITING, "eager", num_host_pages=NUM_HOST_PAGES, num_host_slots=NUM_HOST_SLOTS)
+    ready = {body.name: uncompiled(body, weights, calls) for body in bodies(CONFIG, EDITING)}
     device._bodies = Prepared(ready)  # type: ignore[assignment]
     return device
 
