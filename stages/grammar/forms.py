@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from stages.grammar.matchers.llguidance import json_rules
+from stages.grammar.matchers.llguidance import HEAD, ruled_schema
 from stages.grammar.matchers.port import Source
 from stages.grammar.schemas import is_plain
 
@@ -103,7 +103,9 @@ def _format(form: Form) -> dict[str, Any]:
         case Json(schema):
             return {"type": "json_schema", "json_schema": schema}
         case Seq(parts):
-            return {"type": "sequence", "elements": [_format(part) for part in parts]}
+            # A sequence of nothing has no form of its own.
+            filled = [part for part in parts if not (isinstance(part, Seq) and not part.parts)]
+            return {"type": "sequence", "elements": [_format(part) for part in filled]}
         case Alt(parts):
             return {"type": "or", "elements": [_format(part) for part in parts]}
         case Repeat(part, least, most):
@@ -114,7 +116,7 @@ def lark(form: Form) -> str:
     """Return a form as a Lark grammar."""
     grammar = _Lark()
     grammar.rules.insert(0, f"start: {grammar.written(form)}")
-    return "\n".join(["%llguidance {}", *grammar.rules])
+    return "\n".join([HEAD, *grammar.rules])
 
 
 @define(eq=False)
@@ -134,7 +136,7 @@ class _Lark:
             case Json(schema):
                 # A boolean has no room for the rules: any JSON, or none.
                 ruled = {"allOf": [schema]} if isinstance(schema, bool) else schema
-                return self._rule("%json " + json.dumps({**ruled, "x-guidance": json_rules()}))
+                return self._rule(ruled_schema(ruled))
             case Seq(parts):
                 return self._rule(" ".join(self.written(part) for part in parts) or '""')
             case Alt(parts):

@@ -48,7 +48,7 @@ def grammar_tokens(vocabulary: Vocabulary, eos_ids: frozenset[int], vocab_size: 
     added = dict(vocabulary.added)
     hidden = {*added.values(), *eos_ids}
     pieces = tuple(
-        _unspellable(token_id) if token_id in hidden else piece for token_id, piece in enumerate(vocabulary.pieces)
+        unspellable(token_id) if token_id in hidden else piece for token_id, piece in enumerate(vocabulary.pieces)
     )
     return GrammarTokens(pieces[:vocab_size], added, eos_ids, vocab_size)
 
@@ -68,5 +68,6 @@ def spells_tag(text: str, tokens: GrammarTokens) -> bool:
     return any(tag in text for tag in tokens.added)
 
 
-def _unspellable(token_id: int) -> bytes:
+def unspellable(token_id: int) -> bytes:
+    """Return the piece of a token that no text can spell."""
     return b"\xff%d" % token_id

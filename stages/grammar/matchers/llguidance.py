@@ -4,13 +4,15 @@ Every step has a budget of work, so a pattern that would take for ever ends its 
 cannot be carried from one process to another: a worker tries the text out, and this process reads it again.
 """
 
+import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from graphs.step import Words
 from stages.grammar.matchers.port import GrammarRefused, Matcher, Source, TooComplex
-from stages.grammar.tokens import GrammarTokens
+from stages.grammar.tokens import GrammarTokens, unspellable
 
 if TYPE_CHECKING:
     import llguidance
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 WHITESPACE = r"[\x20\x0A\x0D\x09]{1,128}"
 # One spelling of every string, so that no key comes twice under two names: "\u0061" is "a" again.
 ESCAPES = '"\\bfnrt'
+# Without this it would rule out every spelling of a text that must come but the tokenizer's own, and ask that for it.
+HEAD = '%llguidance {"no_forcing": true}'
 # What a template and its matchers keep, beside a multiple of the grammar's own text.
 TEMPLATE_BYTES = 1 << 16
 BYTES_PER_LETTER = 64
@@ -48,12 +52,8 @@ class LlguidanceEngine:
     def _matcher(self, source: Source) -> "llguidance.LLMatcher":
         import llguidance
 
-        try:
-            grammar = _grammar(source)
-        except ValueError as error:
-            raise GrammarRefused(str(error)) from None
         limits = llguidance.LLParserLimits(verbose_errors=False)
-        matcher = llguidance.LLMatcher(self.tokenizer, grammar, log_level=0, limits=limits)
+        matcher = llguidance.LLMatcher(self.tokenizer, _grammar(source), log_level=0, limits=limits)
         if matcher.is_error():
             raise GrammarRefused(_reason(matcher.get_error()))
         return matcher
@@ -107,15 +107,16 @@ class LlguidanceMatcher:
 
 
 class _Pieces:
-    """A vocabulary in the form the library's wrapper asks for; text is never tokenized here."""
+    """A vocabulary in the form the library's wrapper asks for; nothing makes it tokenize text."""
 
     bos_token_id = None
 
     def __init__(self, tokens: GrammarTokens) -> None:
-        self.tokens = list(tokens.pieces)
+        # The logits may be wider than the tokenizer: ids without a token are no text either.
+        self.tokens = [*tokens.pieces, *map(unspellable, range(len(tokens.pieces), tokens.vocab_size))]
         self.eos_token_id = min(tokens.eos_ids)
         self.special_token_ids = sorted(
-            token_id for token_id in {*tokens.added.values(), *tokens.eos_ids} if token_id < len(tokens.pieces)
+            token_id for token_id in {*tokens.added.values(), *tokens.eos_ids} if token_id < tokens.vocab_size
         )
 
     def __call__(self, text: bytes) -> list[int]:
@@ -131,24 +132,31 @@ def open_llguidance(tokens: GrammarTokens) -> LlguidanceEngine:
     return LlguidanceEngine(tokens, tokenizer)
 
 
-def json_rules(*, is_compact: bool = False) -> dict[str, object]:
-    """Return how JSON is written and that nothing in a schema may be passed over, whatever it says itself."""
+def ruled_schema(schema: Mapping[str, Any], *, is_compact: bool = False) -> str:
+    """Return a schema as Lark has it: how its JSON is written, and that nothing in it may be passed over.
+
+    The options beat whatever the schema says of them itself.
+    """
     rules: dict[str, object] = {"lenient": False, "coerce_one_of": False, "json_allowed_escapes": ESCAPES}
     rules |= {"item_separator": ",", "key_separator": ":", "whitespace_flexible": not is_compact}
-    return rules if is_compact else rules | {"whitespace_pattern": WHITESPACE}
+    if not is_compact:
+        rules["whitespace_pattern"] = WHITESPACE
+    return "%json " + json.dumps({**schema, "x-guidance": rules})
 
 
 def _grammar(source: Source) -> str:
+    """Return the Lark of a source."""
     import llguidance
 
     match source.kind:
         case "json_schema" | "compact_json_schema":
-            rules: Any = json_rules(is_compact=source.kind == "compact_json_schema")
-            return llguidance.LLMatcher.grammar_from_json_schema(source.text, overrides=rules)
+            is_compact = source.kind == "compact_json_schema"
+            return f"{HEAD}\nstart: {ruled_schema(json.loads(source.text), is_compact=is_compact)}"
         case "regex":
-            return llguidance.LLMatcher.grammar_from_regex(source.text)
+            escaped = json.loads(llguidance.LLMatcher.grammar_from_regex(source.text))
+            return f"{HEAD}\n{escaped['grammars'][0]['lark_grammar']}"
         case "lark":
-            return llguidance.LLMatcher.grammar_from_lark(source.text)
+            return source.text
     raise ValueError(f"llguidance has no {source.kind}")
 
 

@@ -32,7 +32,7 @@ class TooComplex(Exception):
 
 
 class Matcher(Protocol):
-    """Where one text stands in its grammar; end tokens are not its business."""
+    """Where one text stands in its grammar; the bits of end tokens and of ids beyond the tokenizer mean nothing."""
 
     def fill(self, words: Words) -> None:
         """Write the mask of what may come next into words [W]; raises TooComplex."""
