@@ -109,6 +109,8 @@ class TextForm:
     parse_tools: bool = False
     stream_reasoning: bool = True
     tools: tuple[Tool, ...] = ()
+    # A stop string that is whole before so many tokens exist does not end the answer.
+    stops_after_tokens: int = 0
 
 
 @frozen
@@ -608,7 +610,8 @@ class Delta:
     tool_calls: tuple[ToolCallDelta, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     usage: Usage = Usage(0, 0)  # noqa: RUF009  # nobody changes it
-    # With the first Delta of a choice that wants them: the prompt's tokens after its prompt_logprobs_from.
+    # With the first Delta of a choice that wants them: the prompt's tokens from its prompt_logprobs_from on. The first
+    # of them, which nothing was scored before, has the logprob NaN and no alternatives.
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 

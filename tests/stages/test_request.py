@@ -3,13 +3,14 @@
 import math
 from typing import Any
 
+import attrs
 import pytest
 import trio
-from attrs import evolve
+from attrs import evolve, frozen
 
 from stages.errors import ContextOverflow, InvalidRequest, PriorityRefused
-from stages.messages import Ask, Ended, Limits
-from stages.request import admitted, fit
+from stages.messages import Ask, Constraint, Ended, Limits, Penalties, Prompt, TextGrammar
+from stages.request import _submits, admitted, fit
 from tests.fakes import FAKE_MODEL, counting, fake_services, silent
 
 REFUSES = evolve(FAKE_MODEL, refuses_priority=True)
@@ -106,3 +107,74 @@ def test_a_budget_that_may_shrink_is_cut_to_what_the_context_leaves(wanted: int 
     assert fit(ask, 10, FAKE_MODEL) == fitted
     with pytest.raises(ContextOverflow):
         fit(ask, 4096, FAKE_MODEL)
+
+
+@frozen
+class Compiled:
+    """A grammar as the grammar stage would hand it out."""
+
+    constraint: Constraint
+
+
+ABLE = evolve(FAKE_MODEL, structured_outputs=True, penalties=True)
+RULED: dict[str, tuple[Ask, Any]] = {
+    "nothing": (Ask("a", "hi"), None),
+    "a budget": (Ask("a", "hi", thinking_budget_tokens=0), (None, 0, 0, None)),
+    "ids": (Ask("a", "hi", allowed_token_ids=frozenset({3})), (None, None, 0, frozenset({3}))),
+    "a least length": (Ask("a", "hi", limits=Limits(min_new_tokens=2)), (None, None, 2, None)),
+}
+
+
+@pytest.mark.parametrize(("ask", "rules"), RULED.values(), ids=list(RULED))
+async def test_a_choice_has_rules_only_where_its_ask_rules_something(ask: Ask, rules: Any, autojump_clock: Any) -> None:
+    async with fake_services(silent, model=ABLE) as fakes, admitted(ask, fakes.services):
+        (submit,) = fakes.engine.submits
+    found = submit.rules
+    assert (found and attrs.astuple(found, recurse=False)) == rules
+    assert submit.min_new_tokens == ask.limits.min_new_tokens
+
+
+async def test_a_least_length_is_no_rule_where_there_are_no_masks(autojump_clock: Any) -> None:
+    ask = Ask("a", "hi", limits=Limits(min_new_tokens=2))
+    async with fake_services(silent) as fakes, admitted(ask, fakes.services):
+        assert (fakes.engine.submits[0].rules, fakes.engine.submits[0].min_new_tokens) == (None, 2)
+
+
+def test_every_choice_obeys_one_grammar_and_the_first_scores_the_prompt_for_all() -> None:
+    ask = Ask(
+        "a",
+        "hi",
+        num_choices=2,
+        penalties=Penalties(0.5, 0.25, 1.5),
+        logit_bias=((3, -1.0),),
+        logprob_token_ids=(4, 5),
+        prompt_logprobs_from=1,
+    )
+    mailbox, _ = trio.open_memory_channel[Any](1)
+    grammar = Compiled(TextGrammar("regex", "a"))
+    first, second = _submits(ask, Prompt((7, 8), in_reasoning=False), 5, ABLE, mailbox, grammar)
+    assert first.rules is not None
+    assert first.rules.grammar is grammar
+    assert second.rules is first.rules
+    assert (first.prompt_logprobs_from, second.prompt_logprobs_from) == (1, None)
+    for submit in (first, second):
+        assert (submit.penalties, submit.logit_bias) == (ask.penalties, ask.logit_bias)
+        assert submit.logprob_token_ids == (4, 5)
+
+
+@pytest.mark.parametrize(("start", "asked"), [(0, 0), (1, 1), (2, None)])
+async def test_a_start_at_the_prompts_end_scores_nothing(start: int, asked: int | None, autojump_clock: Any) -> None:
+    ask = Ask("a", "hi", prompt_logprobs_from=start)
+    async with fake_services(silent) as fakes, admitted(ask, fakes.services):
+        assert fakes.engine.submits[0].prompt_logprobs_from == asked
+
+
+async def test_a_start_beyond_the_prompt_is_refused_in_sglangs_words(autojump_clock: Any) -> None:
+    async with fake_services(silent) as fakes:
+        with pytest.raises(InvalidRequest) as caught:
+            async with admitted(Ask("a", "hi", prompt_logprobs_from=3), fakes.services):
+                pass
+        assert caught.value.message == (
+            "logprob_start_len=3 is higher than the number of input tokens 2. Please use a smaller logprob_start_len."
+        )
+        assert (caught.value.param, fakes.engine.submits) == ("logprob_start_len", [])
