@@ -1,6 +1,7 @@
 """One request from ask to answer: the page to read first.
 
     dialect --Ask--> answer() --Render--> prompt stage --Prompt--> answer()
+                     answer() --CompileGrammar--> grammar stage --Grammar--> answer()    where tokens are constrained
                      answer() --Submit--> admission -> scheduler -> executor -> scheduler -> detokenizer
                      answer() <--Delta, Delta, ..., Ended-- mailbox <-- detokenizer
 
@@ -22,10 +23,13 @@ from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, Priori
 from stages.messages import (
     Ask,
     ChoiceKey,
+    CompileGrammar,
+    Constraint,
     Ended,
     Event,
     Finish,
     Grammar,
+    GrammarInbox,
     Prompt,
     Render,
     Rules,
@@ -46,6 +50,8 @@ class Services:
     engine: Engine
     prompts: "trio.MemorySendChannel[Render]"
     model: ModelSettings
+    # The grammar stage, where there is one (--structured-outputs).
+    grammars: "trio.MemorySendChannel[GrammarInbox] | None" = None
     # Requests whose prompt is being made, by id, and whether they were aborted meanwhile: no engine knows them yet.
     rendering: dict[str, bool] = field(factory=dict)
 
@@ -83,12 +89,13 @@ async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
     services.rendering[ask.request_id] = False
     try:
         prompt = await render(ask, services)
+        grammar = await compile_grammar(ask.constraint, services) if ask.constraint is not None else None
     finally:
         is_aborted = services.rendering.pop(ask.request_id)
     max_new_tokens = fit(ask, len(prompt.token_ids), services.model)
     check_start(ask, len(prompt.token_ids))
     mailbox, events = open_mailbox(max_new_tokens, ask.num_choices)
-    submits = tuple(_submits(ask, prompt, max_new_tokens, services.model, mailbox))
+    submits = tuple(_submits(ask, prompt, max_new_tokens, services.model, mailbox, grammar))
     if is_aborted:
         _end_unsubmitted(submits)
     else:
@@ -123,6 +130,22 @@ async def look_up(work: Work, services: Services) -> WorkDone:
     if isinstance(done, Exception):
         raise done
     return done
+
+
+async def compile_grammar(constraint: Constraint, services: Services) -> Grammar:
+    """Return the grammar stage's Grammar of a constraint; raises its RequestError, QueueFull, or InvalidRequest."""
+    if services.grammars is None:
+        raise InvalidRequest("Constrained output requires the server to be launched with --structured-outputs.")
+    reply, answer = trio.open_memory_channel[Grammar | Exception](1)
+    with answer:  # a closed receive end tells the grammar stage that nobody waits any more
+        services.grammars.send_nowait(CompileGrammar(constraint, reply))
+        try:
+            grammar = await answer.receive()
+        except trio.EndOfChannel:
+            raise EngineFailure("the grammar stage dropped a constraint") from None
+    if isinstance(grammar, Exception):
+        raise grammar
+    return grammar
 
 
 def fit(ask: Ask, prompt_tokens: int, model: ModelSettings) -> int:

@@ -1,6 +1,7 @@
 """The engines over one tokenizer, each made when it is first needed."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 from attrs import define, field
 
@@ -10,6 +11,7 @@ from stages.grammar.matchers.port import Engine, EngineName, Source
 from stages.grammar.tokens import GrammarTokens, grammar_tokens, with_tags
 
 INSTALL = "pip install 'trnrt[grammar]'"
+LIBRARIES = ("xgrammar", "llguidance", "tvm_ffi", "torch", "transformers")
 
 
 @define(eq=False)
@@ -41,12 +43,10 @@ def open_engines(tokenizer_path: str, vocab_size: int, eos_ids: frozenset[int]) 
 
 
 def check_available() -> None:
-    """Raise StartupError naming the command that installs what constrained output needs."""
-    try:
-        import llguidance  # noqa: F401
-        import xgrammar  # noqa: F401
-    except ImportError as error:
-        raise StartupError(f"--structured-outputs needs {error.name}: {INSTALL}") from None
+    """Raise StartupError naming the command that installs what constrained output needs, without importing it."""
+    missing = [name for name in LIBRARIES if find_spec(name) is None]
+    if missing:
+        raise StartupError(f"--structured-outputs needs the package {missing[0]}: {INSTALL}")
 
 
 def _opener(name: EngineName) -> Callable[[GrammarTokens], Engine]:

@@ -6,6 +6,7 @@ whatever way it ends, so nothing is left behind by a cancelled one.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -34,9 +35,8 @@ async def run_grammar(
     try:
         await start_first(workers[-1])  # the pool takes its last idle one first
         run = in_threads(guide_opener(settings, engines), settings.max_lanes)
-        await serve_grammars(
-            settings, inbox, filled, [worker.compile for worker in workers], run, task_status=task_status
-        )
+        compilers: list[Compile] = [worker.compile for worker in workers]
+        await serve_grammars(settings, inbox, partial(_tell, filled), compilers, run, task_status=task_status)
     finally:
         for worker in workers:
             await worker.kill()
@@ -83,6 +83,12 @@ def _open_guide(engines: Engines, tags: ThinkingTags | None, submit: Submit) -> 
     # Invariant: every Grammar there is was made here.
     assert grammar is None or isinstance(grammar, CompiledGrammar)
     return open_guide(submit, engines.tokens, tags, grammar.start() if grammar is not None else None)
+
+
+def _tell(filled: Callable[[MasksFilled], None], masks: MasksFilled) -> None:
+    """Post masks; in a drain the scheduler ends first, and then nobody waits for any."""
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        filled(masks)
 
 
 def _open(settings: GrammarSettings) -> Engines:

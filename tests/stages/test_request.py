@@ -1,6 +1,8 @@
 """One request from ask to answer: what its submits carry, and what is refused before there are any."""
 
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -8,8 +10,8 @@ import pytest
 import trio
 from attrs import evolve, frozen
 
-from stages.errors import ContextOverflow, InvalidRequest, PriorityRefused
-from stages.messages import Ask, Constraint, Ended, Limits, Penalties, Prompt, TextGrammar
+from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, PriorityRefused, QueueFull
+from stages.messages import Ask, CompileGrammar, Constraint, Ended, GrammarInbox, Limits, Penalties, Prompt, TextGrammar
 from stages.request import _submits, admitted, fit
 from tests.fakes import FAKE_MODEL, counting, fake_services, silent
 
@@ -178,3 +180,80 @@ async def test_a_start_beyond_the_prompt_is_refused_in_sglangs_words(autojump_cl
             "logprob_start_len=3 is higher than the number of input tokens 2. Please use a smaller logprob_start_len."
         )
         assert (caught.value.param, fakes.engine.submits) == ("logprob_start_len", [])
+
+
+async def compiling(inbox: "trio.MemoryReceiveChannel[GrammarInbox]", asked: list[Any]) -> None:
+    """Answer with a grammar after a second; "refused" is refused, "dropped" is dropped, "full" finds no room."""
+    async for message in inbox:
+        assert isinstance(message, CompileGrammar)
+        asked.append(message.constraint)
+        await trio.sleep(1.0)
+        text = getattr(message.constraint, "text", "")
+        answers: dict[str, Any] = {"refused": InvalidRequest("no", "regex"), "full": QueueFull("full")}
+        with message.reply:
+            if text != "dropped":
+                message.reply.send_nowait(answers.get(text, Compiled(message.constraint)))
+
+
+@asynccontextmanager
+async def grammar_services(asked: list[Any]) -> AsyncIterator[Any]:
+    send, receive = trio.open_memory_channel[GrammarInbox](10)
+    model = evolve(FAKE_MODEL, structured_outputs=True)
+    async with fake_services(silent, model=model, render_s=1.0) as fakes, trio.open_nursery() as nursery:
+        nursery.start_soon(compiling, receive, asked)
+        yield fakes, evolve(fakes.services, grammars=send)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_constraint_is_compiled_once_for_all_choices_before_they_are_queued(autojump_clock: Any) -> None:
+    asked: list[Any] = []
+    async with grammar_services(asked) as (fakes, services):
+        start_s = trio.current_time()
+        ask = Ask("a", "hi", num_choices=2, constraint=TextGrammar("regex", "a"))
+        async with admitted(ask, services):
+            assert trio.current_time() - start_s == 2.0
+            assert asked == [ask.constraint]
+            rules = [submit.rules for submit in fakes.engine.submits]
+            assert len(rules) == 2
+            assert rules[0].grammar is rules[1].grammar
+            assert isinstance(rules[0].grammar, Compiled)
+        async with admitted(Ask("b", "hi"), services):
+            assert asked == [ask.constraint]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"), [("refused", InvalidRequest), ("full", QueueFull), ("dropped", EngineFailure)]
+)
+async def test_a_constraint_that_does_not_compile_ends_its_request_before_it_is_queued(
+    text: str, error: type[Exception], autojump_clock: Any
+) -> None:
+    async with grammar_services([]) as (fakes, services):
+        with pytest.raises(error):
+            async with admitted(Ask("a", "hi", constraint=TextGrammar("regex", text)), services):
+                pass
+        assert fakes.engine.submits == []
+        assert services.rendering == {}
+
+
+async def test_an_abort_while_a_grammar_compiles_ends_every_choice_unsubmitted(autojump_clock: Any) -> None:
+    async with grammar_services([]) as (fakes, services), trio.open_nursery() as nursery:
+        ended: list[Any] = []
+
+        async def run() -> None:
+            ask = Ask("slow", "hi", constraint=TextGrammar("regex", "a"))
+            async with admitted(ask, services) as answer:
+                ended.append(await answer.events.receive())
+
+        nursery.start_soon(run)
+        await trio.sleep(1.5)
+        services.abort("slow")
+        await trio.sleep(1.0)
+        assert [event.finish.kind for event in ended] == ["abort"]
+        assert fakes.engine.submits == []
+
+
+async def test_a_constraint_without_a_grammar_stage_is_refused_with_the_flag(autojump_clock: Any) -> None:
+    async with fake_services(silent) as fakes:
+        with pytest.raises(InvalidRequest, match="--structured-outputs"):
+            async with admitted(Ask("a", "hi", constraint=TextGrammar("regex", "a")), fakes.services):
+                pass
