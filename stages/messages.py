@@ -81,6 +81,8 @@ class TextGrammar:
     text: str = ""
     # Where a reasoning parser runs: whether it waits for the thinking's end, or begins with the first token.
     after_reasoning: bool = True
+    # Whether JSON may have whitespace between its tokens, or is written without any.
+    any_whitespace: bool = True
 
 
 @frozen
