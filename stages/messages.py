@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import trio
 from attrs import define, field, frozen
 
-from graphs.step import Floats, Ints, StepInput, StepOutput, Transfer, Words
+from graphs.step import Floats, StepInput, StepOutput, Transfer, Words
 
 if TYPE_CHECKING:
     from attrs import frozen as checked_frozen
@@ -543,7 +543,7 @@ class PromptScores:
     """
 
     logprobs: Floats
-    top_ids: Ints
+    top_ids: Words
     top_logprobs: Floats
     wanted: Floats | None = None
 

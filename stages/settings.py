@@ -76,6 +76,8 @@ class SchedulerSettings:
     schedule_conservativeness: float = 1.0
     # Plan the next step while one is on the device.
     overlap: bool = False
+    # How long decoding waits for masks of rows that would run in its next step, so that they stay in one step.
+    mask_patience_s: float = 0.005
     # Longest wanted silence of a stream because of another's prefill; None takes full chunks.
     max_token_gap_s: float | None = None
     priority: "PrioritySettings | None" = None

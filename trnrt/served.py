@@ -70,6 +70,8 @@ def read_served_model(config: Config) -> ServedModel:
             incremental_streaming_output=config.incremental_streaming_output,
             refuses_priority=config.abort_on_priority_when_disabled and not config.enable_priority_scheduling,
             queue_timeout_s=config.queue_timeout,
+            structured_outputs=config.structured_outputs,
+            penalties=config.penalties,
         ),
     )
 

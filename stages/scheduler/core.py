@@ -30,13 +30,15 @@ from collections.abc import Sequence
 from attrs import define, field, frozen
 
 from graphs.keys import Family, GraphKey
-from graphs.step import Capacity, Ints, StepOutput
-from stages.errors import EngineFailure
+from graphs.step import Capacity, Ints, StepInput, StepOutput
+from stages.errors import EngineFailure, RequestError
 from stages.messages import (
     Cancel,
+    FillMasks,
     Finish,
     Load,
     MasksFilled,
+    PromptScores,
     StartTransfer,
     StepPlan,
     Submit,
@@ -46,7 +48,9 @@ from stages.messages import (
 from stages.scheduler.budget import CHUNK_ALIGN_TOKENS, Budget, Pressure, budget_of
 from stages.scheduler.choice import Choice
 from stages.scheduler.compose import DecodeRows, Row, compose
+from stages.scheduler.edits import edited, scored, wanting
 from stages.scheduler.eviction import load_eviction
+from stages.scheduler.guides import Guides
 from stages.scheduler.host_tier import HostTier
 from stages.scheduler.intake import Intake
 from stages.scheduler.lifecycle import Phase
@@ -95,6 +99,7 @@ class SchedulerCore:
     budget: Budget = field(init=False)
     memory: Memory = field(init=False)
     sessions: Sessions = field(init=False)
+    guides: Guides = field(init=False)
     roster: Roster = field(init=False)
     intake: Intake = field(init=False)
     rows: Rows = field(init=False)
@@ -121,7 +126,8 @@ class SchedulerCore:
         self.sessions = Sessions(tree, cache.max_pinned if cache is not None else 0)
         waiting = Waiting(self.policy, settings.priority, tree)
         sharing = Sharing(page_tokens, waiting)
-        self.roster = Roster(self.memory, pressure, sharing, self.sessions, self.outbox)
+        self.guides = Guides(self.memory.progress, settings.mask_patience_s)
+        self.roster = Roster(self.memory, pressure, sharing, self.sessions, self.outbox, self.guides)
         if tree is not None and capacity.num_host_pages > 1:
             self.host = HostTier(capacity, self.memory, tree, waiting)
             self.memory.on_freed = self.host.give_back
@@ -149,7 +155,7 @@ class SchedulerCore:
                 self.queue.take(submit.key)
                 message = TOO_LONG.format(num_tokens)
                 self.roster.end_waiting(submit, Finish("abort", message=message, status=400))
-            elif submit.max_new_tokens <= 0:
+            elif submit.max_new_tokens <= 0 and submit.prompt_logprobs_from is None:
                 self.queue.take(submit.key)
                 self.roster.end_waiting(submit, Finish("length"))
             else:
@@ -161,16 +167,17 @@ class SchedulerCore:
         self.roster.end_waiting(submit, Finish("abort", message=BUMPED, status=503))
 
     def expire(self, now_s: float) -> None:
-        """End what has waited too long, and close sessions that were idle too long."""
+        """End what has waited too long, close sessions that were idle too long, and expect no mask that is late."""
         for submit in self.intake.waiting.expired(now_s):
             self.intake.leave(submit.key)
             self.roster.end_waiting(submit, Finish("abort", message=WAITED_TOO_LONG, status=503))
         self.sessions.expire(now_s)
+        self.guides.expire(now_s)
 
     @property
     def next_expiry_s(self) -> float:
         """Return when `expire` next has something to do."""
-        return min(self.intake.waiting.next_expiry_s, self.sessions.next_expiry_s)
+        return min(self.intake.waiting.next_expiry_s, self.sessions.next_expiry_s, self.guides.next_expiry_s)
 
     def cancel(self, order: Cancel) -> None:
         """End the choices that `order` names, wherever they stand; unknown ones are ignored."""
@@ -203,7 +210,20 @@ class SchedulerCore:
 
     def filled(self, order: MasksFilled) -> None:
         """Take masks that were asked for; of choices that have ended they are ignored."""
-        raise NotImplementedError
+        for mask in order.masks:
+            choice = self.roster.find(mask.submit)
+            if choice is None:
+                continue
+            if mask.error is not None:
+                self.roster.end(choice, _finish_of(mask.error))
+            elif mask.is_complete:
+                self.roster.end(choice, Finish("stop", matched=choice.generated[-1] if choice.generated else None))
+            else:
+                self.guides.filled(choice, mask)
+
+    def take_questions(self, now_s: float) -> FillMasks | None:
+        """Return and forget what the grammar stage must hear now."""
+        return self.guides.take(now_s)
 
     def flush(self) -> None:
         """Forget every cached prefix in both tiers; only while nothing runs and no copy is under way."""
@@ -256,10 +276,25 @@ class SchedulerCore:
         self._num_steps += 1
         self._last_family = family
         step = compose(family, rows, self.memory.table, self.capacity.buckets, self.capacity.page_size_tokens)
+        step = self._edited(step, rows)
         slots = step.slots[: len(rows)]
         self.memory.progress.launched(slots, (step.start + step.num_valid)[: len(rows)])
         self.flights.append(Flight(self._num_steps, step.key, slots, rows))
         return StepPlan(self._num_steps, step)
+
+    def _edited(self, step: StepInput, rows: Sequence[Row] | DecodeRows) -> StepInput:
+        """Return `step` with what some of its rows ask besides their sampling."""
+        is_edited, is_wanting = self.memory.progress.num_edited > 0, self.memory.table.num_wanting > 0
+        if isinstance(rows, DecodeRows):
+            choices = rows.choices
+            sampling = list(enumerate(choices)) if is_edited else []
+        else:
+            step = scored(step, rows)
+            choices = [row.choice for row in rows]
+            sampling = [(index, row.choice) for index, row in enumerate(rows) if row.samples] if is_edited else []
+        if is_edited:
+            step = edited(step, sampling, self.capacity)
+        return wanting(step, choices) if is_wanting else step
 
     def complete(self, step: int, output: StepOutput) -> None:
         """Take the output of the oldest step in flight; raises EngineFailure when it is another step's."""
@@ -285,11 +320,23 @@ class SchedulerCore:
                 continue
             choice.num_computed = row.start + row.num_valid
             self.roster.sharing.landed(choice, choice.num_computed)
+            if choice.scoring is not None and output.scores is not None:
+                choice.scoring.take(output.scores, index, row.start, row.num_valid)
             if row.samples:
                 if not choice.generated:
                     self.outbox.counts["prompt_tokens"] += len(choice.submit.prompt_ids)
-                self.memory.progress.num_tokens[choice.slot] += 1
-                self._sampled((choice,), index, output)
+                self._prompt_done(choice, index, output)
+
+    def _prompt_done(self, choice: Choice, index: int, output: StepOutput) -> None:
+        """Give a choice whose tokens are all computed its next one, or end it where none is wanted."""
+        prompt = choice.scoring.done() if choice.scoring is not None else None
+        choice.scoring = None
+        if choice.submit.max_new_tokens > 0:
+            self.memory.progress.num_tokens[choice.slot] += 1
+            self._sampled((choice,), index, output, prompt)
+        else:
+            self.outbox.ended(choice.submit, Finish("length"), choice.usage, prompt)
+            self.roster.close(choice, choice.num_tokens)
 
     def _decoded(self, rows: DecodeRows, output: StepOutput) -> None:
         self.intake.served_tokens += len(rows)
@@ -297,7 +344,9 @@ class SchedulerCore:
         self.memory.progress.num_tokens[rows.slots] += 1
         self._sampled(rows.choices, 0, output)
 
-    def _sampled(self, choices: Sequence[Choice], first: int, output: StepOutput) -> None:
+    def _sampled(
+        self, choices: Sequence[Choice], first: int, output: StepOutput, prompt: PromptScores | None = None
+    ) -> None:
         """Give each choice that has not ended the token of its row, row number `first` and those after it."""
         # The one loop over all rows of a step: what is done here is done for each token the engine makes.
         end = first + len(choices)
@@ -313,13 +362,18 @@ class SchedulerCore:
                 finish = choice.finish_after_newest()
             best = _best(submit, index, output) if submit.num_top_logprobs else ()
             own = (logprob,) if submit.logprobs else ()
-            rows.append(TokensRow(submit, (token_id,), own, best, finish, choice.usage))
+            wanted = _wanted(submit, index, output) if submit.logprob_token_ids else ()
+            rows.append(TokensRow(submit, (token_id,), own, best, finish, choice.usage, wanted, prompt))
             if finish is not None:
                 self.outbox.counts[f"choices_{finish.kind}"] += 1
                 self.roster.close(choice, choice.num_tokens)
             elif choice.phase is Phase.PREFILLING:
                 self.roster.sampled(choice)
         self.outbox.sampled(rows)
+        if self.memory.progress.num_edited:
+            for choice in choices:
+                if choice.phase is not Phase.ENDED:
+                    self.guides.sampled(choice)
 
     def _learn(self, flight: Flight, device_s: float) -> None:
         self.outbox.counts[f"steps_{flight.key.family}"] += 1
@@ -376,6 +430,17 @@ def _num_kept(order: Cancel, choice: Choice) -> int:
     if order.num_generated is None:
         return choice.num_tokens
     return len(choice.submit.prompt_ids) + order.num_generated
+
+
+def _finish_of(error: Exception) -> Finish:
+    """Return how a choice ends whose rules could not be followed."""
+    return Finish("error", message=str(error), status=error.status if isinstance(error, RequestError) else 500)
+
+
+def _wanted(submit: Submit, index: int, output: StepOutput) -> tuple[tuple[float, ...], ...]:
+    """Return the logprobs of the ids that the row names, one entry a sampled token."""
+    assert output.wanted is not None, "the step wanted them"
+    return (tuple(output.wanted[index, : len(submit.logprob_token_ids)].tolist()),)
 
 
 def _best(submit: Submit, index: int, output: StepOutput) -> tuple[tuple[tuple[int, float], ...], ...]:
