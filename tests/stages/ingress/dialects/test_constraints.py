@@ -587,6 +587,7 @@ def test_stop_strings_wait_for_min_tokens_where_end_tokens_do(api: Api) -> None:
         ({"repetition_penalty": 2.5}, "repetition_penalty"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"1" * 5000: 1}}, "logit_bias"),
         ({"logit_bias": {"1000": 1}}, "logit_bias"),
         ({"logit_bias": {"0" * 20 + "1000": 1}}, "logit_bias"),
         ({"logit_bias": {"٣": 1}}, "logit_bias"),
