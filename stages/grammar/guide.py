@@ -14,6 +14,9 @@ The thinking budget counts the tokens generated inside the block, and those a pr
 where a turn is continued; when it is used up only `</think>` may come. It concerns the block the prompt leaves open,
 no later one.
 
+JSON may be laid out with white space as one likes, but not with nothing else for long: after MAX_BLANK_TOKENS tokens of
+it in a row one that is more must come, where any may. A model that has nothing to say could go on like that for ever.
+
 End tokens may come when the grammar is complete, and not before min_new_tokens; allowed_token_ids narrows what is
 left. Where that leaves nothing, the end tokens may come: an answer that nothing can continue has ended. Without end
 tokens it is complete, if its grammar is.
@@ -36,6 +39,8 @@ from stages.messages import Constraint, Rules, Submit, TextGrammar, ToolGrammar
 
 # As many tokens as no answer has.
 UNLIMITED = 1 << 30
+# More than any layout of JSON takes: a line's end and its indentation are a token or two.
+MAX_BLANK_TOKENS = 4
 STRICT_THINKING = ("<eop>", "</tool_call>")
 
 
@@ -89,6 +94,8 @@ class Guide:
     place: _Place
     # The places at which a token changed the phase, oldest first.
     _turns: list[_Place] = field(factory=list, init=False)
+    # For each token of JSON whether it was white space and nothing else.
+    _blanks: bytearray = field(factory=bytearray, init=False)
     _stops: Words = field(init=False)
     _listed: Words | None = field(init=False)
     _thoughts: Words | None = field(default=None, init=False)
@@ -133,6 +140,8 @@ class Guide:
             assert self.matcher is not None
             if not self.matcher.accept(token_id):
                 raise EngineFailure(f"token {token_id} came, which the grammar had ruled out")
+        if phase is Phase.HELD and before.phase is Phase.HELD and _is_json(self.constraint):
+            self._blanks.append(token_id in _blank_ids(self.tokens))
         if phase is not before.phase:
             self._turns.append(before)
         self.place = _Place(phase, before.num_generated + 1, thinking, matched)
@@ -166,6 +175,7 @@ class Guide:
         )
         if matched > self.place.num_matched and self.matcher is not None:
             self.matcher.rollback(matched - self.place.num_matched)
+        del self._blanks[self.place.num_matched :]
 
     def allowed(self) -> Allowed:
         """Return what may come next; raises EngineFailure where nothing can, TooComplex."""
@@ -196,6 +206,9 @@ class Guide:
         words &= _text_words(self.tokens)
         if self.matcher.is_complete:
             words |= self._stops
+        if self._blanks.endswith(b"\1" * MAX_BLANK_TOKENS):
+            inked = words & ~_blank_words(self.tokens)
+            return inked if inked.any() else words
         return words
 
     def _ruled(self, words: Words, is_short: bool) -> Allowed:
@@ -239,6 +252,22 @@ class Guide:
 def _text_words(tokens: GrammarTokens) -> Words:
     """Return every token but the end tokens; shared, so nobody may change it."""
     return tokens.whole() & ~tokens.mask_of(tokens.eos_ids)
+
+
+@lru_cache(maxsize=4)
+def _blank_ids(tokens: GrammarTokens) -> frozenset[int]:
+    """Return the tokens that are white space and nothing else."""
+    return frozenset(token_id for token_id, piece in enumerate(tokens.pieces) if piece and not piece.strip(b" \t\r\n"))
+
+
+@lru_cache(maxsize=4)
+def _blank_words(tokens: GrammarTokens) -> Words:
+    """Return the mask of those tokens; shared, so nobody may change it."""
+    return tokens.mask_of(_blank_ids(tokens))
+
+
+def _is_json(constraint: Constraint | None) -> bool:
+    return isinstance(constraint, TextGrammar) and constraint.kind in ("json_schema", "json_object")
 
 
 def open_guide(submit: Submit, tokens: GrammarTokens, tags: ThinkingTags | None, matcher: Matcher | None) -> Guide:

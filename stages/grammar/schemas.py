@@ -47,7 +47,8 @@ ANNOTATIONS = frozenset(
 _PLAIN: Mapping[str, frozenset[str]] = {
     "object": frozenset({"properties", "required", "additionalProperties"}),
     "array": frozenset({"items", "minItems", "maxItems"}),
-    "string": frozenset({"minLength", "maxLength"}),
+    # With a length it lets raw control characters through, which no JSON string may hold.
+    "string": frozenset(),
     "integer": frozenset({"minimum", "maximum"}),
     "number": frozenset(),
     "boolean": frozenset(),

@@ -87,7 +87,7 @@ def _structural_tag(text: str, tokens: GrammarTokens) -> Source:
             raise InvalidRequest(
                 f"Failed to compile structural_tag grammar: {path}: inside structural tags a schema gives one type for "
                 "each value, declares all properties with additionalProperties false, and may have required, enum, "
-                "const, anyOf, $ref, items, minItems, maxItems, minLength, maxLength, minimum and maximum.",
+                "const, anyOf, $ref, items, minItems, maxItems, minimum and maximum.",
                 "structural_tag",
             )
     source = json.dumps(tag, ensure_ascii=False)

@@ -27,6 +27,8 @@ from stages.messages import Constraint
 
 LENGTH = struct.Struct(">Q")
 RECURSION_LIMIT = 2000
+# A library may quote the whole grammar.
+MAX_REASON_LETTERS = 500
 
 
 @frozen
@@ -66,10 +68,10 @@ def _answer(constraint: Constraint, engines: Engines) -> tuple[Mapping[str, obje
         source = constraint_source(constraint, engines.tokens)
         compiled = engines.of(source).compile(source)
     except InvalidRequest as error:
-        return {"is_compiled": False, "message": error.message, "param": error.param}, b""
+        return {"is_compiled": False, "message": error.message[:MAX_REASON_LETTERS], "param": error.param}, b""
     except (GrammarRefused, MemoryError, RecursionError) as error:
         text = f"Failed to compile {kind_name(constraint)} grammar: {error or type(error).__name__}"
-        return {"is_compiled": False, "message": text, "param": None}, b""
+        return {"is_compiled": False, "message": text[:MAX_REASON_LETTERS], "param": None}, b""
     taken_s = time.perf_counter() - begun_s
     return {"is_compiled": True, "source": asdict(source), "taken_s": taken_s}, compiled
 

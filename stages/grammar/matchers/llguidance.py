@@ -5,9 +5,12 @@ cannot be carried from one process to another: a worker tries the text out, and 
 """
 
 import json
+import re
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from attrs import frozen
 
 from graphs.step import Words
@@ -17,12 +20,11 @@ from stages.grammar.tokens import GrammarTokens, unspellable
 if TYPE_CHECKING:
     import llguidance
 
-# White space between two parts of JSON: enough for any layout, and no endless answer of blanks.
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,128}"
 # One spelling of every string, so that no key comes twice under two names: "\u0061" is "a" again.
 ESCAPES = '"\\bfnrt'
 # Without this it would rule out every spelling of a text that must come but the tokenizer's own, and ask that for it.
 HEAD = '%llguidance {"no_forcing": true}'
+NUM_TRIED_TOKENS = 4
 # What a template and its matchers keep, beside a multiple of the grammar's own text.
 TEMPLATE_BYTES = 1 << 16
 BYTES_PER_LETTER = 64
@@ -37,10 +39,11 @@ class LlguidanceEngine:
     tokenizer: "llguidance.LLTokenizer"
 
     def compile(self, source: Source) -> bytes:
-        """Return nothing, after trying a source and its first mask; raises GrammarRefused."""
-        matcher = LlguidanceMatcher(self._matcher(source))
+        """Return nothing, after trying a source and the first masks of two texts; raises GrammarRefused."""
+        matcher = self._matcher(source)
         try:
-            matcher.fill(self.tokens.mask_of(()))
+            for end in (0, -1):
+                _try(LlguidanceMatcher(matcher.deep_copy()), self.tokens, end)
         except TooComplex as error:
             raise GrammarRefused(str(error)) from None
         return b""
@@ -139,8 +142,7 @@ def ruled_schema(schema: Mapping[str, Any], *, is_compact: bool = False) -> str:
     """
     rules: dict[str, object] = {"lenient": False, "coerce_one_of": False, "json_allowed_escapes": ESCAPES}
     rules |= {"item_separator": ",", "key_separator": ":", "whitespace_flexible": not is_compact}
-    if not is_compact:
-        rules["whitespace_pattern"] = WHITESPACE
+    rules["whitespace_pattern"] = None
     return "%json " + json.dumps({**schema, "x-guidance": rules})
 
 
@@ -160,5 +162,18 @@ def _grammar(source: Source) -> str:
     raise ValueError(f"llguidance has no {source.kind}")
 
 
+def _try(matcher: LlguidanceMatcher, tokens: GrammarTokens, end: int) -> None:
+    """Follow the first tokens of one text, always the first or the last that may come; raises TooComplex."""
+    words = tokens.mask_of(())
+    for _ in range(NUM_TRIED_TOKENS):
+        matcher.fill(words)
+        allowed = [int(index) for index in np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))]
+        allowed = [token_id for token_id in allowed if token_id not in tokens.eos_ids]
+        if not allowed or not matcher.accept(allowed[end]):
+            return
+
+
 def _reason(error: str) -> str:
-    return " ".join(error.replace("<non-verbose/>", "").split())
+    """Return what an error says, without where in the Lark made here it is and without the Lark itself."""
+    lines = takewhile(lambda line: not re.match(r"\s*\d+ \|", line), error.replace("<non-verbose/>", "").splitlines())
+    return re.sub(r"^at \d+\(\d+\): ", "", " ".join(" ".join(lines).split()))

@@ -16,9 +16,6 @@ from stages.grammar.tokens import GrammarTokens
 if TYPE_CHECKING:
     import xgrammar
 
-# White space between two parts of JSON: enough for any layout, and no endless answer of blanks.
-MAX_WHITESPACE = 128
-
 
 @frozen(eq=False)
 class XgrammarEngine:
@@ -48,9 +45,8 @@ class XgrammarEngine:
     def _compiled(self, source: Source) -> "xgrammar.CompiledGrammar":
         match source.kind:
             case "json_schema":
-                return self.compiler.compile_json_schema(
-                    source.text, strict_mode=False, max_whitespace_cnt=MAX_WHITESPACE
-                )
+                # White space is free: bounding it multiplies the grammar's size by the bound.
+                return self.compiler.compile_json_schema(source.text, strict_mode=False)
             case "compact_json_schema":
                 return self.compiler.compile_json_schema(
                     source.text, strict_mode=False, any_whitespace=False, separators=(",", ":")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.errors import EngineFailure
-from stages.grammar.guide import UNLIMITED, Guide, Phase, open_guide
+from stages.grammar.guide import MAX_BLANK_TOKENS, UNLIMITED, Guide, Phase, open_guide
 from stages.grammar.pool import CompiledGrammar
 from stages.messages import Constraint, Rules, Submit, TextGrammar, Tool, ToolGrammar
 from tests.sim.simkit import submit as plain_submit
@@ -193,6 +193,28 @@ def test_without_end_tokens_a_grammar_that_can_go_on_goes_on() -> None:
 def test_a_token_the_grammar_had_ruled_out_is_an_error() -> None:
     with pytest.raises(EngineFailure, match="ruled out"):
         guide(JSON).accept(ids("x"))
+
+
+def test_json_is_not_white_space_for_ever() -> None:
+    blanks = {token for token, piece in enumerate(engines().tokens.pieces) if piece and not piece.strip(b" \t\r\n")}
+    for text in ('{"n":', "{"):
+        state = guide(JSON)
+        state.accept(ids(text))
+        for _ in range(MAX_BLANK_TOKENS):
+            assert may(state) & blanks
+            state.accept(ids("\n")[:1])
+        assert may(state)
+        assert not may(state) & blanks
+        state.rollback(1)
+        assert may(state) & blanks
+
+
+def test_other_grammars_may_be_white_space_as_long_as_they_like() -> None:
+    state = guide(TextGrammar("regex", "a *b"))
+    state.accept(ids("a"))
+    for _ in range(3 * MAX_BLANK_TOKENS):
+        state.accept(ids(" "))
+    assert set(ids(" ")) <= may(state)
 
 
 def test_a_guide_does_not_keep_its_submit() -> None:

@@ -81,7 +81,7 @@ def test_what_asks_for_nothing_is_passed_over(schema: Any) -> None:
     [
         {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], **CLOSED},
         {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1, "maxItems": 3},
-        {"anyOf": [{"type": "null"}, {"type": "string", "maxLength": 3}]},
+        {"anyOf": [{"type": "null"}, {"type": "string"}]},
         {"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}, **CLOSED}}},
         {"type": "string", "enum": ["a", "b"], "description": "d"},
     ],
@@ -99,6 +99,7 @@ def test_a_schema_of_plain_parts_goes_to_the_quick_engine(schema: Any) -> None:
         {"type": "object", "properties": {"a": {"type": "integer"}}},
         {"maxLength": 3},
         {"type": "string", "pattern": "a"},
+        {"type": "string", "maxLength": 3},
         {"type": "string", "format": "date"},
         {"type": "number", "minimum": 1.5},
         {"type": "integer", "multipleOf": 3},
@@ -132,6 +133,12 @@ def test_what_is_followed_is_followed(schema: Any, right: str, wrong: str) -> No
     assert not accepts(source_of(schema), wrong)
 
 
+@pytest.mark.parametrize("schema", [{"type": "string"}, {"type": "string", "minLength": 1, "maxLength": 4}])
+def test_no_string_holds_a_raw_control_character(schema: Any) -> None:
+    assert accepts(source_of(schema), '"a\\n"')
+    assert not any(accepts(source_of(schema), f'"a{chr(code)}"') for code in range(32))
+
+
 def test_any_json_and_any_object_have_names_of_their_own() -> None:
     tokens = engines().tokens
     anything = constraint_source(TextGrammar("json_schema", "$$ANY$$"), tokens)
@@ -142,10 +149,9 @@ def test_any_json_and_any_object_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("schema", [{"type": "array", "items": {"type": "integer"}}, {"items": {"type": "integer"}}])
-def test_white_space_between_parts_of_json_is_free_within_reason_or_none(schema: Any) -> None:
+def test_white_space_between_parts_of_json_is_free_or_there_is_none(schema: Any) -> None:
     loose, compact = source_of(schema), source_of(schema, any_whitespace=False)
     assert accepts(loose, "[ 1,\n    2 ]")
-    assert not accepts(loose, "[" + " " * 200 + "1]")
     assert accepts(compact, "[1,2]")
     assert not accepts(compact, "[1, 2]")
 
