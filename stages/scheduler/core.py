@@ -352,6 +352,7 @@ class SchedulerCore:
         end = first + len(choices)
         token_ids, logprobs = output.token_ids[first:end].tolist(), output.logprobs[first:end].tolist()
         rows: list[TokensRow] = []
+        is_wanting = output.wanted is not None
         for index, (choice, token_id, logprob) in enumerate(zip(choices, token_ids, logprobs, strict=True), first):
             if choice.phase is Phase.ENDED:
                 self.roster.landed(choice)
@@ -362,7 +363,7 @@ class SchedulerCore:
                 finish = choice.finish_after_newest()
             best = _best(submit, index, output) if submit.num_top_logprobs else ()
             own = (logprob,) if submit.logprobs else ()
-            wanted = _wanted(submit, index, output) if submit.logprob_token_ids else ()
+            wanted = _wanted(submit, index, output) if is_wanting and submit.logprob_token_ids else ()
             rows.append(TokensRow(submit, (token_id,), own, best, finish, choice.usage, wanted, prompt))
             if finish is not None:
                 self.outbox.counts[f"choices_{finish.kind}"] += 1
@@ -439,7 +440,7 @@ def _finish_of(error: Exception) -> Finish:
 
 def _wanted(submit: Submit, index: int, output: StepOutput) -> tuple[tuple[float, ...], ...]:
     """Return the logprobs of the ids that the row names, one entry a sampled token."""
-    assert output.wanted is not None, "the step wanted them"
+    assert output.wanted is not None, "the caller looked"
     return (tuple(output.wanted[index, : len(submit.logprob_token_ids)].tolist()),)
 
 

@@ -11,6 +11,7 @@ will all be held after it does not go out behind the step that the others are in
 
 from collections.abc import Sequence
 from itertools import compress
+from operator import attrgetter
 
 import numpy as np
 from attrs import define
@@ -59,9 +60,13 @@ class Rows:
 
     def _awaited(self) -> set[Family]:
         """Return the families whose next step had better wait for masks that come soon."""
+        expected = self.roster.guides.expected
+        if not expected:
+            return set()
         chunk_tokens, _ = self._prefill_limits()
-        held = [choice for choice in self.roster.guides.expected if self._is_held(choice, chunk_tokens)]
-        return {"decode" if choice.phase is Phase.DECODING else "prefill" for choice in held}
+        held = self.memory.progress.held(np.fromiter(map(attrgetter("slot"), expected), np.int64, len(expected)))
+        sampling = (choice for choice in compress(expected, held.tolist()) if _samples(choice, chunk_tokens))
+        return {"decode" if choice.phase is Phase.DECODING else "prefill" for choice in sampling}
 
     def _held_decoding(self) -> Flags:
         return self.memory.progress.held(self.roster.decoding.rows().slots)
@@ -107,9 +112,7 @@ class Rows:
         progress = self.memory.progress
         if not progress.is_edited[choice.slot]:
             return False
-        if choice.phase is Phase.PREFILLING and choice.num_computed + num_valid < choice.num_tokens:
-            return False
-        return bool(progress.held(np.array([choice.slot]))[0])
+        return _samples(choice, num_valid) and bool(progress.held(np.array([choice.slot]))[0])
 
     def _prefill_limits(self) -> tuple[int, int]:
         chunk_tokens, max_rows = self.budget.chunk_tokens, self.budget.max_prefill_rows
@@ -182,6 +185,11 @@ class Rows:
         for choice in lacking:
             self.memory.add_page(choice)
         return True
+
+
+def _samples(choice: Choice, num_valid: int) -> bool:
+    """Return whether the next row of a running choice, num_valid tokens of its prompt at most, is sampled from."""
+    return choice.phase is Phase.DECODING or choice.num_computed + num_valid >= choice.num_tokens
 
 
 def _retraction_order(choice: Choice) -> tuple[int, int, int, int]:

@@ -6,6 +6,7 @@ Of every eight tokens the first few may be free; the others are masked.
 from collections import Counter
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
+from zlib import crc32
 
 import numpy as np
 import trio
@@ -19,7 +20,6 @@ from stages.messages import Constraint, FillMasks, Mask, MasksFilled, Rules, Sub
 PERIOD_TOKENS = 8
 FOR_GOOD = 1 << 30
 JSON_OBJECT = TextGrammar("json_object")
-_VOCAB = 997
 
 
 @frozen
@@ -31,6 +31,7 @@ class FakeGrammar:
     completes_after: int | None = None
     fails_after: int | None = None
     free_after: int | None = None
+    vocab_size: int = 997
     constraint: Constraint = JSON_OBJECT
 
 
@@ -51,8 +52,8 @@ def allowed_after(order: Submit, generated: tuple[int, ...]) -> Words | None:
     grammar = grammar_of(order)
     if _num_free(grammar, len(generated)):
         return None
-    salt = hash((grammar.salt, order.key.choice, *order.prompt_ids[-3:], *generated)) % 3
-    return words_of(np.arange(_VOCAB) % 3 == salt)
+    salt = crc32(repr((grammar.salt, order.key.choice, order.prompt_ids[-3:], generated)).encode()) % 3
+    return words_of(np.arange(grammar.vocab_size) % 3 == salt)
 
 
 def grammar_of(order: Submit) -> FakeGrammar:

@@ -29,7 +29,6 @@ from stages.messages import (
     MasksFilled,
     OpenSession,
     Pause,
-    Penalties,
     PromptScores,
     Resume,
     Sampling,
@@ -46,7 +45,8 @@ from stages.scheduler.nodes import subtree
 from stages.scheduler.policies import load_policy, policy_names
 from stages.scheduler.prefix_tree import PrefixTree
 from stages.settings import CacheSettings, PrioritySettings, SchedulerSettings
-from tests.sim.fake_grammar import FakeGuides, allowed_after, grammar_of, mask_after, rules
+from tests.sim.asks import ASKS, asking
+from tests.sim.fake_grammar import FakeGuides, allowed_after, grammar_of, mask_after
 from tests.sim.history_device import HistoryDevice, answer_of, scores_of, wanted_of
 from tests.sim.simkit import capacity, submit
 
@@ -65,31 +65,6 @@ ORDERS = (
     OpenSession("s2", timeout_s=3.0),
     CloseSession("s1"),
 )
-
-
-def asking(kind: str, number: int) -> dict[str, object]:
-    """Return what a Submit asks besides its sampling; `number` varies it."""
-    guided = rules(
-        number,
-        num_free=number % 5,
-        completes_after=number % 11 if number % 3 == 0 else None,
-        fails_after=number % 13 if number % 7 == 0 else None,
-        free_after=number % 6 if number % 5 == 0 else None,
-    )
-    penalties = Penalties(number % 3 / 4, number % 2 / 2, 1 + number % 4 / 4)
-    scores = {"prompt_logprobs_from": number % 40, "num_top_logprobs": number % 3, "logprobs": True}
-    asks: dict[str, dict[str, object]] = {
-        "rules": {"rules": guided},
-        "penalties": {"penalties": penalties},
-        "bias": {"logit_bias": ((number % 997, 1.5), (number * 7 % 997 + 1, -2.0))},
-        "scores": {**scores, "logprob_token_ids": (1, 5) if number % 2 else ()},
-        "wanted": {"logprob_token_ids": tuple(range(number % 4))},
-    }
-    asks["all"] = {name: value for ask in asks.values() for name, value in ask.items()}
-    return asks.get(kind, {})
-
-
-ASKS = ("", "", "", "rules", "penalties", "bias", "scores", "wanted", "all")
 
 
 class CoreMachine(RuleBasedStateMachine):
