@@ -26,6 +26,15 @@ NOT_FLUSHED = "Flush cache failed.\n"
 FLUSH_UNDER_WAY = "Another flush_cache is already in progress."
 FLUSH_TIMED_OUT = "Timed out waiting for idle state."
 
+PAUSED = {"message": "Generation paused successfully.", "status": "ok"}
+CONTINUED = {"message": "Generation continued successfully.", "status": "ok"}
+# By path, an example of the answer of every admin route that has one.
+ANSWERS: dict[str, list[object]] = {
+    "/pause_generation": [PAUSED],
+    "/continue_generation": [CONTINUED],
+    "/open_session": ["a session's id"],
+}
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 Mode = Literal["abort", "retract", "in_place"]
@@ -141,13 +150,13 @@ class Admin:
         if mode not in MODES:
             raise InvalidRequest(f"mode must be one of {', '.join(MODES)}, got {mode!r}.", "mode", "invalid_value")
         _demand(await self._command(Pause(MODES[mode])), "Pausing failed.")
-        return Told(200, {"message": "Generation paused successfully.", "status": "ok"})
+        return Told(200, PAUSED)
 
     async def continue_generation(self, body: dict[str, object]) -> Told:
         """Plan steps again."""
         read_body(ContinueBody, body)
         _demand(await self._command(Resume()), "Continuing failed.")
-        return Told(200, {"message": "Generation continued successfully.", "status": "ok"})
+        return Told(200, CONTINUED)
 
     async def open_session(self, body: dict[str, object]) -> Told:
         """Begin a session, giving its id."""

@@ -16,7 +16,7 @@ from typing import Any, cast
 import orjson
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
-from quart import Quart, Request, Response, request
+from quart import Quart, Request, Response, current_app, request
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge, RequestTimeout
@@ -25,15 +25,17 @@ from stages import errors
 from stages.ingress import info as facts
 from stages.ingress import ollama
 from stages.ingress.access import Access
-from stages.ingress.admin import BODIES, Admin, BodyRoute, Told, admin_paths, body_routes, read_flush_timeout_s
-from stages.ingress.body import check_media_type, parse_object
+from stages.ingress.admin import ANSWERS, BODIES, Admin, BodyRoute, Told, admin_paths, body_routes, read_flush_timeout_s
+from stages.ingress.body import LARGE_BODY_BYTES, check_media_type, parse_object
 from stages.ingress.dialect import Call, Dialect, ErrorBody, Lookup, Parsed, Route
 from stages.ingress.error_bodies import general_error
 from stages.ingress.info import Info
+from stages.ingress.info_answers import RUNNING, info_answers
 from stages.ingress.openapi import document, rule_of
 from stages.ingress.respond import Serving, answer_lookup, describe, respond
 from stages.ingress.wire import AsgiWire, Wire
 
+SANE_RANK = re.compile(r"-?[0-9]{1,18}")
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 JSON = "application/json"
@@ -127,12 +129,15 @@ class App(QuartTrio):
             self.access.check(request.method, request.path, given)
         except errors.Unauthorized as error:
             if request.path == "/v1" or request.path.startswith("/v1/"):
-                shape = self.error_bodies.get(request.path, partial(general_error, request.path))
-                body = shape(error, error.status, request_id)
+                body = self.error_body(request.path)(error, error.status, request_id)
             else:
                 body = {"error": error.message}
             return Response(orjson.dumps(body), error.status, {"www-authenticate": "Bearer"}, content_type=JSON)
         return None
+
+    def error_body(self, path: str) -> ErrorBody:
+        """Return the error shape of the dialect that owns a path, or else of what is around it."""
+        return self.error_bodies.get(path.rstrip("/"), partial(general_error, path))
 
 
 def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info) -> App:
@@ -165,18 +170,30 @@ def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
 
 
 async def _parse(dialect: Dialect, serving: Serving) -> Parsed | Lookup:
-    arrived_s = trio.current_time()
+    clock = trio.lowlevel.current_clock()  # works on threads too
+    arrived_s = clock.current_time()
     if dialect.json_only:
         check_media_type(request.headers.get("content-type", ""))
-    call = Call(
-        body=parse_object(await _read_body(serving)),
-        headers={name.lower(): value for name, value in request.headers.items()},
-        path=request.path,
-        request_id=secrets.token_hex(16),
-        created_s=int(time.time()),
-        elapsed_s=lambda: trio.current_time() - arrived_s,
-    )
-    return dialect.parse(call, serving.services.model)
+    data = await _read_body(serving)
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    path, created_s = request.path, int(time.time())
+
+    def understand() -> Parsed | Lookup:
+        body = parse_object(data)
+        call = Call(
+            body=body,
+            headers=headers,
+            path=path,
+            request_id=secrets.token_hex(16),
+            created_s=created_s,
+            elapsed_s=lambda: clock.current_time() - arrived_s,
+        )
+        try:
+            return dialect.parse(call, serving.services.model)
+        finally:
+            body.clear()  # what nobody asked about is freed here, on this thread, not kept for the whole answer
+
+    return await serving.aside.read(understand) if len(data) > LARGE_BODY_BYTES else understand()
 
 
 async def _read_body(serving: Serving) -> bytes:
@@ -215,7 +232,7 @@ def _add_info_routes(app: App, info: Info) -> None:
         lambda: info.readiness() == "ready",
     )
     add_health(["/ready", "/get_ready"], lambda: info.readiness() == "ready" and not info.load().is_paused)
-    add(["/"], lambda: "TrnRT is running")
+    add(["/"], lambda: RUNNING)
     add(["/v1/models", "/get_models"], lambda: facts.models(info))
     add(["/v1/models/<path:model_id>"], lambda model_id: facts.model(info, model_id))
     add(["/v1/responses/<path:response_id>"], facts.no_response, ["GET", "POST", "DELETE"])
@@ -237,6 +254,7 @@ def _add_document(app: App, dialects: Sequence[Dialect], info: Info) -> None:
                 dialects,
                 BODIES,
                 app.access,
+                answers={**info_answers(info), **ANSWERS},
                 version=info.version,
                 model_name=info.model.served_model_name,
                 root_path=app.serving.settings.root_path,
@@ -244,15 +262,15 @@ def _add_document(app: App, dialects: Sequence[Dialect], info: Info) -> None:
         )
 
     async def answer() -> Response:
-        return Response(rendered(), content_type=JSON)
+        return Response(await app.serving.aside.write(rendered), content_type=JSON)
 
     app.add_url_rule("/openapi.json", "info /openapi.json", answer, methods=["GET"])
 
 
 def _loads(info: Info) -> object:
     rank = request.args.get("dp_rank")
-    if rank is not None and not rank.lstrip("-").isdecimal():
-        raise errors.InvalidRequest(f"dp_rank must be an integer, not {rank!r}", "dp_rank")
+    if rank is not None and not SANE_RANK.fullmatch(rank):
+        raise errors.InvalidRequest(f"dp_rank must be an integer, not {rank!r:.80}", "dp_rank")
     loads = facts.loads(info, time.time(), request.args.get("include", "all"), None if rank is None else int(rank))
     if request.args.get("format") == "prometheus":
         return Response(facts.loads_as_gauges(loads), content_type="text/plain; version=0.0.4; charset=utf-8")
@@ -273,6 +291,8 @@ def _add_admin_routes(app: App) -> None:
 
     async def with_body(run: BodyRoute) -> Told:
         data = await _read_body(app.serving)
+        if len(data) > LARGE_BODY_BYTES:
+            return await run(await app.serving.aside.read(partial(parse_object, data)))
         return await run(parse_object(data) if data else {})
 
     async def flush() -> Told:
@@ -298,7 +318,7 @@ async def _on_http_exception(error: HTTPException) -> Response:
         told = errors.MethodNotAllowed(f"{request.method} is not allowed for {request.path}.")
     else:
         told = errors.InvalidRequest(error.description or error.name)
-    response = _refusal(told, partial(general_error, request.path))
+    response = _refusal(told, cast(App, current_app).error_body(request.path))
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
         response.headers["allow"] = ", ".join(sorted(error.valid_methods))
     return response
@@ -306,7 +326,7 @@ async def _on_http_exception(error: HTTPException) -> Response:
 
 async def _on_exception(error: Exception) -> Response:
     """Log what nobody expected; the client learns only that it happened."""
-    return _refusal(error, partial(general_error, request.path))
+    return _refusal(error, cast(App, current_app).error_body(request.path))
 
 
 def _refusal(error: Exception, shape: ErrorBody) -> Response:

@@ -42,11 +42,17 @@ class BodyForm:
 
 @frozen
 class Route:
-    """A path the dialect answers; `{name}` parts are not served here, generation routes have fixed paths."""
+    """A path the dialect answers; `{name}` parts are not served here, generation routes have fixed paths.
+
+    The answers to `samples`, bodies without a model, show together all that an answer may hold (answers.py). A field of
+    `data_keyed` is an object whose keys are data, not names.
+    """
 
     path: str
     methods: tuple[str, ...] = ("POST",)
     form: BodyForm | None = None
+    samples: tuple[Mapping[str, Any], ...] = ()
+    data_keyed: frozenset[str] = frozenset()
 
 
 @frozen
@@ -54,7 +60,8 @@ class Call:
     """One HTTP request as a dialect sees it; header names are lower case, created_s is Unix time in whole seconds.
 
     request_id is fresh and unique in the process, so asks may use it as it is or with a suffix; the client's own
-    X-Request-Id is echoed in the headers by ingress and never names an ask.
+    X-Request-Id is echoed in the headers by ingress and never names an ask. The body is `parse`'s alone: it is emptied
+    after that, what was taken out of it stays.
     """
 
     body: dict[str, Any]

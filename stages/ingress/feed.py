@@ -16,6 +16,7 @@ from stages.messages import Ask, Ended, Event, Prompt
 from stages.request import Answer, Services, admitted
 
 MERGED_EVENTS = 64
+ASKS_AT_A_TIME = 64
 
 
 @frozen(eq=False)
@@ -101,6 +102,8 @@ async def admit(asks: Sequence[Ask], services: Services) -> AsyncIterator[Feed]:
     async with trio.open_nursery() as nursery:
         for index, ask in enumerate(asks):
             nursery.start_soon(_run_ask, index, ask, services, admissions, arrivals)
+            if index % ASKS_AT_A_TIME == ASKS_AT_A_TIME - 1:
+                await trio.lowlevel.checkpoint()  # thousands would keep everybody else waiting
         prompts: dict[int, Prompt] = {}
         failure: Exception | None = None
         while len(prompts) < len(asks) and failure is None:

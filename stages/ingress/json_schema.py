@@ -7,7 +7,7 @@ is not served stays in the schema, marked x-not-served, with the values that ask
 import inspect
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -106,17 +106,50 @@ class Schemas:
         return self.add(_name(type_), self._object([type_], form, form.refused_in.get(type_, {})))
 
 
-def schema_of(values: Iterable[object]) -> Schema:
-    """Return a schema of JSON values, as far as these show one: what every object has is required."""
+def schema_of(values: Iterable[object], data_keyed: frozenset[str] = frozenset()) -> Schema:
+    """Return a schema of JSON values, as far as these show one: what every object has is required.
+
+    Objects of several `type`s are told apart by that. Of a field in data_keyed only the kind is told.
+    """
     given = list(values)
-    kinds = sorted({"null" if value is None else _KINDS[type(value)] for value in given})
-    schema: Schema = {"type": kinds[0] if len(kinds) == 1 else kinds}
     objects = [value for value in given if isinstance(value, dict)]
-    if objects:
+    tags = list(dict.fromkeys(str(value.get("type")) for value in objects))
+    if len(tags) > 1 and all(isinstance(value.get("type"), str) for value in objects):
+        arms = [_tagged(tag, [one for one in objects if one["type"] == tag], data_keyed) for tag in tags]
+        others = [value for value in given if not isinstance(value, dict)]
+        return {"anyOf": [*arms, schema_of(others, data_keyed)] if others else arms}
+    schema = _kinds_of(given)
+    if any(objects):
         names = list(dict.fromkeys(name for value in objects for name in value))
-        schema["properties"] = {name: schema_of(value[name] for value in objects if name in value) for name in names}
+        schema["properties"] = {
+            name: (_kinds_of if name in data_keyed else _schema_under(data_keyed))(
+                [value[name] for value in objects if name in value]
+            )
+            for name in names
+        }
         schema["required"] = [name for name in names if all(name in value for value in objects)]
+    items = [item for value in given if isinstance(value, list) for item in value]
+    if items:
+        schema["items"] = schema_of(items, data_keyed)
     return schema
+
+
+def _schema_under(data_keyed: frozenset[str]) -> Callable[[list[object]], Schema]:
+    return lambda values: schema_of(values, data_keyed)
+
+
+def _tagged(tag: str, objects: list[dict[str, Any]], data_keyed: frozenset[str]) -> Schema:
+    schema = schema_of(objects, data_keyed)
+    schema["properties"]["type"]["enum"] = [tag]
+    return schema
+
+
+def _kinds_of(values: Iterable[object]) -> Schema:
+    kinds = {"null" if value is None else _KINDS[type(value)] for value in values}
+    if "number" in kinds:
+        kinds.discard("integer")
+    told = sorted(kinds)
+    return {"type": told[0] if len(told) == 1 else told} if told else {}
 
 
 def _any_of(arms: list[Schema]) -> Schema:

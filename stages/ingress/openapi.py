@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any
 
 import attrs
-from attrs import frozen
+from attrs import field, frozen
 
 from stages.errors import (
     BodyTooLarge,
@@ -23,6 +23,7 @@ from stages.errors import (
     Unavailable,
 )
 from stages.ingress.access import Access
+from stages.ingress.answers import Shown, answers_of
 from stages.ingress.dialect import BodyForm, Dialect, ErrorBody
 from stages.ingress.dialects.sglang_sampling import ContractError
 from stages.ingress.error_bodies import general_error
@@ -50,6 +51,8 @@ MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
     "/v1/loads": (JSON, "text/plain"),
     "/get_loads": (JSON, "text/plain"),
 }
+# Routes that are there to say that there is nothing.
+NEVER_ANSWERED = frozenset({"/v1/responses/{response_id}"})
 
 _SAMPLES: Mapping[int, tuple[Exception, ...]] = {
     400: (
@@ -84,6 +87,8 @@ class Operation:
     form: BodyForm | None
     error: ErrorBody
     stream_type: str | None = None
+    answers: Shown = field(factory=Shown)
+    data_keyed: frozenset[str] = frozenset()
 
     @property
     def parameters(self) -> list[Schema]:
@@ -124,16 +129,20 @@ def document(
     admin_bodies: Mapping[str, type],
     access: Access,
     *,
+    answers: Mapping[str, Sequence[object]],
     version: str,
     model_name: str,
     root_path: str = "",
 ) -> dict[str, Any]:
-    """Return the document of a server with these rules."""
+    """Return the document of a server with these rules; `answers` are examples by path, of what no dialect answers.
+
+    A path with none of them there answers nothing but errors.
+    """
     schemas = Schemas(model_name)
     paths: dict[str, dict[str, Any]] = {}
     for rule in sorted(rules, key=lambda rule: rule.path):
         for method in rule.methods:
-            operation = _operation(rule, method, dialects, admin_bodies)
+            operation = _operation(rule, method, dialects, admin_bodies, answers, model_name)
             paths.setdefault(rule.path, {})[method.lower()] = _describe(operation, schemas, access)
     components: dict[str, Any] = {"schemas": dict(sorted(schemas.components.items()))}
     if schemes := _schemes(access):
@@ -148,22 +157,31 @@ def document(
     }
 
 
-def _operation(rule: Rule, method: str, dialects: Sequence[Dialect], admin_bodies: Mapping[str, type]) -> Operation:
+def _operation(
+    rule: Rule,
+    method: str,
+    dialects: Sequence[Dialect],
+    admin_bodies: Mapping[str, type],
+    answers: Mapping[str, Sequence[object]],
+    model_name: str,
+) -> Operation:
     has_body = method in ("POST", "PUT", "PATCH")
     for dialect in dialects:
         for route in dialect.routes:
             if route.path == rule.path:
                 form = route.form if has_body else None
                 stream_type = dialect.stream_type.partition(";")[0] if _has_field(form, "stream") else None
-                return Operation(rule, method, form, dialect.error, stream_type)
+                shown = answers_of(dialect, route, model_name)
+                return Operation(rule, method, form, dialect.error, stream_type, shown, route.data_keyed)
     body = admin_bodies.get(rule.path) if has_body else None
-    return Operation(rule, method, BodyForm((body,)) if body else None, _general(rule.path))
+    shown = Shown(list(answers.get(rule.path, ())))
+    return Operation(rule, method, BodyForm((body,)) if body else None, _general(rule.path), answers=shown)
 
 
 def _describe(operation: Operation, schemas: Schemas, access: Access) -> dict[str, Any]:
     rule = operation.rule
-    name = re.sub(r"\W+", "_", rule.path).strip("_") or "root"
-    described: dict[str, Any] = {"operationId": f"{operation.method.lower()}_{name}", "tags": [rule.kind]}
+    name = f"{operation.method.lower()}_{_slug(rule.path)}"
+    described: dict[str, Any] = {"operationId": name, "tags": [rule.kind]}
     if operation.parameters:
         described["parameters"] = operation.parameters
     if operation.form is not None:
@@ -173,7 +191,7 @@ def _describe(operation: Operation, schemas: Schemas, access: Access) -> dict[st
     needed = _needed(rule.path, operation.method, access)
     if needed:
         described["security"] = [{name: []} for name in needed]
-    described["responses"] = _responses(operation, needs_key=bool(needed))
+    described["responses"] = _responses(operation, schemas, needs_key=bool(needed))
     return described
 
 
@@ -182,16 +200,33 @@ def _describe(operation: Operation, schemas: Schemas, access: Access) -> dict[st
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _responses(operation: Operation, *, needs_key: bool) -> dict[str, Any]:
-    types = [*MEDIA_TYPES.get(operation.rule.path, (JSON,)), *filter(None, [operation.stream_type])]
-    answers: dict[str, Any] = {"200": {"description": "The answer.", "content": {one: {} for one in types}}}
+def _responses(operation: Operation, schemas: Schemas, *, needs_key: bool) -> dict[str, Any]:
+    path, shown = operation.rule.path, operation.answers
+    answers: dict[str, Any] = {}
     if operation.rule.kind == "health":
         answers = {"200": {"description": "It takes requests."}, "503": {"description": "It takes none now."}}
+    elif shown.whole or path in MEDIA_TYPES:
+        answers["200"] = {"description": "The answer.", "content": _content(operation, schemas)}
+    elif path not in NEVER_ANSWERED:
+        answers["200"] = {"description": "It is done."}
     for status in sorted(operation.statuses() | ({401} if needs_key else set())):
         answers[str(status)] = _error(operation, status)
-    if operation.rule.path == "/flush_cache":
+    if path == "/flush_cache":
         answers["400"]["content"]["text/plain"] = {"schema": {"type": "string"}}
     return answers
+
+
+def _content(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+    """Return the media types of an answer and what they hold: of a stream, what the data of each of its events is."""
+    path, shown = operation.rule.path, operation.answers
+    content: dict[str, Any] = {one: {"schema": {"type": "string"}} for one in MEDIA_TYPES.get(path, ()) if one != JSON}
+    if shown.whole:
+        whole = schema_of(shown.whole, operation.data_keyed)
+        content = {JSON: {"schema": schemas.add(f"answers.{_slug(path)}", whole)}, **content}
+    if operation.stream_type is not None and shown.events:
+        events = schemas.add(f"events.{_slug(path)}", schema_of(shown.events, operation.data_keyed))
+        content[operation.stream_type] = {"x-event-schema": events}
+    return content
 
 
 def _error(operation: Operation, status: int) -> dict[str, Any]:
@@ -231,6 +266,10 @@ def _schemes(access: Access) -> dict[str, Any]:
             schemes[f"{prefix}bearer"] = {"type": "http", "scheme": "bearer"}
             schemes[f"{prefix}header"] = {"type": "apiKey", "in": "header", "name": "x-api-key"}
     return schemes
+
+
+def _slug(path: str) -> str:
+    return re.sub(r"\W+", "_", path).strip("_") or "root"
 
 
 def _has_field(form: BodyForm | None, name: str) -> bool:

@@ -7,8 +7,9 @@ a client that leaves cancels it from outside, the deadline and the server's last
 
 import logging
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 import orjson
 import trio
@@ -24,13 +25,19 @@ from stages.errors import (
     RequestError,
     Unavailable,
 )
-from stages.ingress.dialect import Dialect, ErrorBody, Lookup, Parsed
+from stages.ingress.aside import Aside
+from stages.ingress.dialect import Collected, Dialect, ErrorBody, Lookup, Parsed
 from stages.ingress.feed import Feed, admit, collect
+from stages.ingress.pieces import write_in_pieces
 from stages.ingress.wire import JSON_HEADERS, SSE_HEADERS, Wire
+from stages.messages import Detokenized, Tokenized, WorkDone
 from stages.request import Services, look_up
 from stages.settings import IngressSettings
 
 INTERNAL_STATUS = 500
+# An answer of more is made on a thread: token ids, or events times the logprobs of each; it takes 2 to 50 ms.
+LARGE_ANSWER_ENTRIES = 4096
+CHARACTERS_AN_ENTRY = 16
 
 log = logging.getLogger("trnrt.ingress")
 
@@ -45,6 +52,7 @@ class Serving:
     services: Services
     settings: IngressSettings
     live_ids: set[str] = field(factory=set)
+    aside: Aside = field(factory=Aside)
     cutoff: trio.Event = field(factory=trio.Event)
     failed: trio.Event = field(factory=trio.Event)
     # The HTTP requests under way, each until its last byte was handed to its connection.
@@ -65,8 +73,8 @@ async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Se
             await wire.write(b"".join(parsed.encoder.finish()))
             await wire.end()
             return
-        status, value = parsed.encoder.body(collected)
-        await send_json(wire, status, value)
+        status, body = await _whole(parsed, collected, serving.aside)
+        await _send_body(wire, status, body)
     except trio.TooSlowError:
         await _fail(DeadlineExceeded(), parsed, dialect, request_id, wire)
     except Exception as error:
@@ -80,7 +88,10 @@ async def answer_lookup(lookup: Lookup, dialect: Dialect, request_id: str, servi
         with trio.fail_after(math.inf if limit_s is None else limit_s):
             async with _watched(None, serving, wire):
                 done = [await look_up(work, serving.services) for work in lookup.works]
-        await send_json(wire, 200, lookup.body(done))
+        written = partial(_written_lookup, lookup, done)
+        size = sum(map(_num_entries, done))
+        body = await serving.aside.write(written) if size > LARGE_ANSWER_ENTRIES else written()
+        await _send_body(wire, 200, body)
     except trio.TooSlowError:
         await refuse(DeadlineExceeded(), dialect.error, request_id, wire)
     except Exception as error:
@@ -108,10 +119,36 @@ def describe(error: Exception) -> tuple[int, Exception, dict[str, str]]:
 
 async def send_json(wire: Wire, status: int, value: object, headers: dict[str, str] | None = None) -> None:
     """Send a whole JSON answer."""
-    body = orjson.dumps(value)
+    await _send_body(wire, status, orjson.dumps(value), headers)
+
+
+async def _send_body(wire: Wire, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
     await wire.start(status, {**JSON_HEADERS, "content-length": str(len(body)), **(headers or {})})
     await wire.write(body)
     await wire.end()
+
+
+async def _whole(parsed: Parsed, collected: Sequence[Collected], aside: Aside) -> tuple[int, bytes]:
+    """Return status and text of an answer that is not streamed; raises what the encoder does."""
+
+    def written() -> tuple[int, bytes]:
+        status, value = parsed.encoder.body(collected)
+        return status, b"".join(write_in_pieces(value))
+
+    entries = [1 + ask.num_top_logprobs * ask.logprobs for ask in parsed.asks]
+    size = sum(each * len(one.events) for each, one in zip(entries, collected, strict=True))
+    return await aside.write(written) if size > LARGE_ANSWER_ENTRIES else written()
+
+
+def _written_lookup(lookup: Lookup, done: Sequence[WorkDone]) -> bytes:
+    return b"".join(write_in_pieces(lookup.body(done)))
+
+
+def _num_entries(done: WorkDone) -> int:
+    """Return about how many ids an answer of the prompt stage takes as long to write as."""
+    if isinstance(done, Tokenized):
+        return sum(map(len, done.token_ids))
+    return sum(map(len, done.texts)) // CHARACTERS_AN_ENTRY if isinstance(done, Detokenized) else 0
 
 
 async def _stream(parsed: Parsed, dialect: Dialect, feed: Feed, wire: Wire) -> None:

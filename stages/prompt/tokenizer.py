@@ -7,7 +7,7 @@ and four signs there.
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -17,6 +17,8 @@ from stages.detokenizer.vocabulary import Vocabulary, vocabulary_of
 from stages.errors import CheckpointError
 from stages.prompt.segments import Control, Segment
 from stages.tokenizer_file import TokenizerFile, read_tokenizer_file
+
+TEXTS_AT_A_TIME = 256
 
 
 @frozen(eq=False)
@@ -44,8 +46,13 @@ class PromptTokenizer:
     def encode_segments(self, prompts: Sequence[Sequence[Segment]]) -> list[tuple[int, ...]]:
         """Encode segments, giving each prompt's ids; raises KeyError for a control token the vocabulary lacks."""
         texts = [segment for prompt in prompts for segment in prompt if isinstance(segment, str)]
-        encoded = iter(self.plain.encode_batch_fast(texts, add_special_tokens=False) if texts else ())
+        encoded = self._encodings(texts)
         return [tuple(self._ids(prompt, encoded)) for prompt in prompts]
+
+    def _encodings(self, texts: Sequence[str]) -> Iterator[Any]:
+        """Yield each text's encoding; a few at a time, since they are made and freed under the interpreter's lock."""
+        for at in range(0, len(texts), TEXTS_AT_A_TIME):
+            yield from self.plain.encode_batch_fast(texts[at : at + TEXTS_AT_A_TIME], add_special_tokens=False)
 
     def _ids(self, prompt: Sequence[Segment], encoded: Any) -> list[int]:
         ids: list[int] = []

@@ -23,9 +23,11 @@ def _count_json(done: Sequence[WorkDone]) -> dict[str, int]:
     return {"input_tokens": len(prompt.token_ids)}
 
 
+SAMPLES = ({"messages": [{"role": "user", "content": "a"}]},)
+
 DIALECT = Dialect(
     name="anthropic_count_tokens",
-    routes=(Route("/v1/messages/count_tokens", form=BodyForm((PromptBody,), REFUSED)),),
+    routes=(Route("/v1/messages/count_tokens", form=BodyForm((PromptBody,), REFUSED), samples=SAMPLES),),
     parse=parse,
     error=error_json,
 )

@@ -217,9 +217,16 @@ def _hides_thinking(body: PromptBody) -> bool:
 
 REFUSED = {**COMMON_NOT_SERVED, **NOT_SERVED}
 
+_MESSAGES = [{"role": "user", "content": "a"}]
+SAMPLES: tuple[Mapping[str, Any], ...] = (
+    {"max_tokens": 9, "messages": _MESSAGES},
+    {"max_tokens": 9, "messages": _MESSAGES, "tools": [{"name": name, "input_schema": {}} for name in ("f", "g")]},
+)
+ROUTE = Route("/v1/messages", form=BodyForm((MessagesBody,), REFUSED), samples=SAMPLES, data_keyed=frozenset({"input"}))
+
 DIALECT = Dialect(
     name="anthropic_messages",
-    routes=(Route("/v1/messages", form=BodyForm((MessagesBody,), REFUSED)),),
+    routes=(ROUTE,),
     parse=parse,
     error=error_json,
     ping=PING,

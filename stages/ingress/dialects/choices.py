@@ -105,7 +105,11 @@ class Tally:
 
     def total(self) -> Usage:
         """Return the sums; an ask's cached tokens are those of its first choice, as its prompt is counted once."""
-        firsts = [self._first(ask) for ask in self.prompt_tokens]
+        first: dict[int, tuple[int, Usage]] = {}
+        for (ask, choice), usage in self.latest.items():
+            if ask not in first or choice < first[ask][0]:
+                first[ask] = choice, usage
+        firsts = [usage for _, usage in first.values()]
         return Usage(
             prompt_tokens=sum(self.prompt_tokens.values()),
             completion_tokens=sum(usage.completion_tokens for usage in self.latest.values()),
@@ -114,9 +118,6 @@ class Tally:
             cached_host_tokens=sum(usage.cached_host_tokens for usage in firsts),
             num_retractions=sum(usage.num_retractions for usage in self.latest.values()),
         )
-
-    def _first(self, ask_index: int) -> Usage:
-        return self.latest[ask_index, min(choice for ask, choice in self.latest if ask == ask_index)]
 
 
 def tally(collected: Iterable[Collected]) -> Usage:

@@ -1,7 +1,8 @@
 """What every dialect of text generation shares: limits, sampling, derived ids and stream frames."""
 
 import hashlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import orjson
 
@@ -48,6 +49,11 @@ def read_stop_patterns(value: str | list[str] | None) -> tuple[str, ...]:
 def derived_id(*parts: object) -> str:
     """Return 32 hex digits that are a function of `parts`: ids of choices and calls without a source of chance."""
     return hashlib.blake2s("\0".join(map(str, parts)).encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """Return the names that are there more than once, in order."""
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def frame(value: object) -> bytes:

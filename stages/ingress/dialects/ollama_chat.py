@@ -1,5 +1,6 @@
 """`POST /api/chat`: Ollama's chat, streamed as lines of JSON unless stream is false."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, frozen
@@ -126,9 +127,27 @@ def _call(call: WireToolCall, index: int) -> dict[str, Any]:
     return {"id": call.id or f"call_{index}", "name": call.function.name, "arguments": arguments}
 
 
+_MESSAGES = [{"role": "user", "content": "a"}]
+SAMPLES: tuple[Mapping[str, Any], ...] = (
+    {"messages": _MESSAGES},
+    {"messages": []},
+    {
+        "messages": _MESSAGES,
+        "tools": [{"type": "function", "function": {"name": name}} for name in ("f", "g")],
+        "logprobs": True,
+        "top_logprobs": 2,
+    },
+)
+ROUTE = Route(
+    "/api/chat",
+    form=BodyForm((ChatBody,), NOT_SERVED, {Options: OPTIONS_NOT_SERVED}),
+    samples=SAMPLES,
+    data_keyed=frozenset({"arguments"}),
+)
+
 DIALECT = Dialect(
     name="ollama_chat",
-    routes=(Route("/api/chat", form=BodyForm((ChatBody,), NOT_SERVED, {Options: OPTIONS_NOT_SERVED})),),
+    routes=(ROUTE,),
     parse=parse,
     error=ollama_error,
     json_only=False,

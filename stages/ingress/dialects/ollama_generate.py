@@ -1,5 +1,8 @@
 """`POST /api/generate`: Ollama's completion of one prompt, through the chat template unless raw is true."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from attrs import frozen
 
 from stages.ingress.dialect import BodyForm, Call, Dialect, Lookup, Parsed, Route
@@ -63,9 +66,16 @@ def parse(call: Call, model: ModelSettings) -> Parsed | Lookup:
     return Parsed((ask,), body.stream, OllamaEncoder(call, ask, name, "response"))
 
 
+SAMPLES: tuple[Mapping[str, Any], ...] = (
+    {"prompt": "a"},
+    {"prompt": ""},
+    {"prompt": "a", "logprobs": True, "top_logprobs": 2},
+)
+FORM = BodyForm((GenerateBody,), NOT_SERVED, {Options: OPTIONS_NOT_SERVED})
+
 DIALECT = Dialect(
     name="ollama_generate",
-    routes=(Route("/api/generate", form=BodyForm((GenerateBody,), NOT_SERVED, {Options: OPTIONS_NOT_SERVED})),),
+    routes=(Route("/api/generate", form=FORM, samples=SAMPLES),),
     parse=parse,
     error=ollama_error,
     json_only=False,

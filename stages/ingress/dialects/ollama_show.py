@@ -57,7 +57,7 @@ def show(model: ModelSettings) -> dict[str, object]:
 
 DIALECT = Dialect(
     name="ollama_show",
-    routes=(Route("/api/show", form=BodyForm((ShowBody,))),),
+    routes=(Route("/api/show", form=BodyForm((ShowBody,)), samples=({},), data_keyed=frozenset({"model_info"})),),
     parse=parse,
     error=ollama_error,
     json_only=False,

@@ -160,9 +160,28 @@ def _error(error: Exception, status: int, request_id: str) -> dict[str, object]:
 
 FORM = BodyForm((ChatBody, ThinkingBody), {**COMMON_NOT_SERVED, **NOT_SERVED, "chat_template": ()})
 
+_MESSAGES = [{"role": "user", "content": "a"}]
+_TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
+_ALL = {
+    "messages": _MESSAGES,
+    "tools": _TOOLS,
+    "n": 2,
+    "logprobs": True,
+    "top_logprobs": 2,
+    "return_token_ids": True,
+    "return_cached_tokens_details": True,
+}
+_USAGE = {"include_usage": True, "continuous_usage_stats": True}
+SAMPLES: tuple[Mapping[str, Any], ...] = (
+    {"messages": _MESSAGES},
+    _ALL,
+    {**_ALL, "stream": True, "stream_options": _USAGE},
+    {"messages": _MESSAGES, "tools": _TOOLS, "stream": True, "stream_options": {"include_usage": True}},
+)
+
 DIALECT = Dialect(
     name="openai_chat",
-    routes=(Route("/v1/chat/completions", form=FORM), Route("/invocations", form=FORM)),
+    routes=tuple(Route(path, form=FORM, samples=SAMPLES) for path in ("/v1/chat/completions", "/invocations")),
     parse=parse,
     error=_error,
 )

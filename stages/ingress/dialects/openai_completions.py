@@ -12,8 +12,8 @@ from attrs import define, field, frozen
 
 from stages.ingress.dialect import BodyForm, Call, Collected, Dialect, Parsed, Route
 from stages.ingress.dialects.choices import Tally, finite, fold, tally, token_text
-from stages.ingress.dialects.common import MAX_PROMPTS, MAX_TOP_LOGPROBS, WEIGHT_VERSION, frame
-from stages.ingress.dialects.fields import shown
+from stages.ingress.dialects.common import MAX_PROMPTS, MAX_TOP_LOGPROBS, WEIGHT_VERSION, frame, repeated
+from stages.ingress.dialects.fields import all_in_range, shown
 from stages.ingress.dialects.openai_common import (
     NOT_SERVED as COMMON_NOT_SERVED,
 )
@@ -116,7 +116,7 @@ def _prompts(body: CompletionBody, vocab_size: int) -> list[str | tuple[int, ...
     if len(prompts) > MAX_PROMPTS:
         raise invalid("prompt", f"at most {MAX_PROMPTS} prompts are allowed, got {len(prompts)}")
     for prompt in prompts:
-        if not isinstance(prompt, str) and not (min(prompt) >= 0 and max(prompt) < vocab_size):
+        if not isinstance(prompt, str) and not all_in_range(prompt, 0, vocab_size - 1):
             raise invalid("prompt", f"prompt has a token id outside [0, {vocab_size - 1}].")
     if body.echo and not all(isinstance(prompt, str) for prompt in prompts):
         raise invalid("echo", "echo with a prompt of token ids is not supported.", "unsupported_parameter")
@@ -133,7 +133,7 @@ def _request_ids(body: CompletionBody, num_prompts: int) -> tuple[str | None, Se
         text = "The specified rids length mismatch with the batch_size for batch processing."
         raise invalid("rid", text)
     if len(set(body.rid)) != len(body.rid):
-        twice = sorted({rid for rid in body.rid if body.rid.count(rid) > 1})
+        twice = repeated(body.rid)
         raise invalid("rid", f"Duplicate request IDs detected within the request: {twice}")
     return body.rid[0], body.rid
 
@@ -324,4 +324,24 @@ def _error(error: Exception, status: int, request_id: str) -> dict[str, Any]:
 
 FORM = BodyForm((CompletionBody,), {**COMMON_NOT_SERVED, **NOT_SERVED})
 
-DIALECT = Dialect(name="openai_completions", routes=(Route("/v1/completions", form=FORM),), parse=parse, error=_error)
+_ALL = {
+    "prompt": ["a", "b"],
+    "n": 2,
+    "logprobs": 2,
+    "return_token_ids": True,
+    "return_cached_tokens_details": True,
+}
+_USAGE = {"include_usage": True, "continuous_usage_stats": True}
+SAMPLES: tuple[Mapping[str, Any], ...] = (
+    {"prompt": "a"},
+    _ALL,
+    {**_ALL, "stream": True, "stream_options": _USAGE},
+    {"prompt": "a", "echo": True, "stream": True, "stream_options": {"include_usage": True}},
+)
+
+DIALECT = Dialect(
+    name="openai_completions",
+    routes=(Route("/v1/completions", form=FORM, samples=SAMPLES, data_keyed=frozenset({"top_logprobs"})),),
+    parse=parse,
+    error=_error,
+)

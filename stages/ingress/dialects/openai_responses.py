@@ -223,4 +223,27 @@ def _error(error: Exception, status: int, request_id: str) -> dict[str, object]:
 
 FORM = BodyForm((ResponsesBody,), {**COMMON_NOT_SERVED, **NOT_SERVED, **dict.fromkeys(MOVED, ())})
 
-DIALECT = Dialect(name="openai_responses", routes=(Route("/v1/responses", form=FORM),), parse=parse, error=_error)
+_ECHOED = {
+    "instructions": "a",
+    "max_output_tokens": 9,
+    "max_tool_calls": 1,
+    "metadata": {"a": "b"},
+    "user": "a",
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "reasoning": {"effort": "high", "summary": "auto"},
+    "include": ["reasoning.encrypted_content"],
+    "return_cached_tokens_details": True,
+}
+SAMPLES: tuple[Mapping[str, Any], ...] = (
+    {"input": "a"},
+    {
+        **_ECHOED,
+        "input": [{"role": "user", "content": "a"}],
+        "tools": [{"type": "function", "name": "f", "parameters": {}}, {"type": "custom", "name": "g"}],
+    },
+    {**_ECHOED, "input": "a", "tools": [{"type": "function", "name": "f"}, {"type": "custom", "name": "g"}]},
+)
+ROUTE = Route("/v1/responses", form=FORM, samples=SAMPLES, data_keyed=frozenset({"metadata", "tools", "tool_choice"}))
+
+DIALECT = Dialect(name="openai_responses", routes=(ROUTE,), parse=parse, error=_error)

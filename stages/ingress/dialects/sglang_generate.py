@@ -13,7 +13,13 @@ from attrs import field, frozen
 
 from stages.errors import InvalidRequest, RequestError
 from stages.ingress.dialect import BodyForm, Call, Dialect, Parsed, Route
-from stages.ingress.dialects.common import MAX_PROMPTS, MAX_REQUEST_ID_CHARACTERS, MAX_TOP_LOGPROBS, derived_id
+from stages.ingress.dialects.common import (
+    MAX_PROMPTS,
+    MAX_REQUEST_ID_CHARACTERS,
+    MAX_TOP_LOGPROBS,
+    derived_id,
+    repeated,
+)
 from stages.ingress.dialects.fields import FieldError, Unsigned, read, shown
 from stages.ingress.dialects.placement import PlacementFields, place
 from stages.ingress.dialects.sglang_answer import GenerateEncoder, RefusedStream
@@ -250,8 +256,7 @@ def _request_ids(call: Call, body: GenerateBody, size: int, is_batch: bool, num_
             text = "The specified rids length mismatch with the batch_size for batch processing."
             raise InvalidRequest(text, "rid")
         if len(set(rid)) != len(rid):
-            twice = sorted({one for one in rid if rid.count(one) > 1})
-            raise InvalidRequest(f"Duplicate request IDs detected within the request: {twice}", "rid")
+            raise InvalidRequest(f"Duplicate request IDs detected within the request: {repeated(rid)}", "rid")
     if rid is None or num_samples > 1:
         return [call.request_id] if size == 1 else [derived_id(call.request_id, index) for index in range(size)]
     if isinstance(rid, list):
@@ -275,9 +280,26 @@ FORM = BodyForm(
     closed=(WireSampling,),
 )
 
+SAMPLES: tuple[Mapping[str, Any], ...] = (
+    {"text": "a"},
+    {"text": ["a", "b"]},
+    *(
+        {
+            "text": text,
+            "return_logprob": True,
+            "top_logprobs_num": 2,
+            "return_text_in_logprobs": with_text,
+            "return_prompt_token_ids": True,
+        }
+        for with_text in (False, True)
+        for text in ("a", ["a"])
+    ),
+    {"text": "a", "return_logprob": True},
+)
+
 DIALECT = Dialect(
     name="sglang_generate",
-    routes=(Route("/generate", ("POST", "PUT"), FORM),),
+    routes=(Route("/generate", ("POST", "PUT"), FORM, samples=SAMPLES),),
     parse=parse,
     error=_error,
     json_only=False,

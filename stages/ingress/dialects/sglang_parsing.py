@@ -95,11 +95,20 @@ def _parsed(done: Sequence[WorkDone]) -> ParsedText:
     return parsed
 
 
+CALL_SAMPLES = tuple(
+    {"text": text, "tools": [{"type": "function", "function": {"name": "f"}}]} for text in ("plain", "calls")
+)
+REASONING_SAMPLES: tuple[Mapping[str, Any], ...] = (
+    {"text": "plain"},
+    {"text": "reasoned"},
+    {"text": "reasoned", "return_blocks": True},
+)
+
 DIALECT = Dialect(
     name="sglang_parsing",
     routes=(
-        Route("/parse_function_call", form=BodyForm((ParseFunctionCallBody,))),
-        Route("/separate_reasoning", form=BodyForm((SeparateReasoningBody,))),
+        Route("/parse_function_call", form=BodyForm((ParseFunctionCallBody,)), samples=CALL_SAMPLES),
+        Route("/separate_reasoning", form=BodyForm((SeparateReasoningBody,)), samples=REASONING_SAMPLES),
     ),
     parse=parse,
     error=flat_error,

@@ -150,9 +150,18 @@ FORMS = {
     "detokenize": BodyForm((DetokenizeBody,)),
 }
 
+SAMPLES: Mapping[str, tuple[Mapping[str, Any], ...]] = {
+    "tokenize": ({"prompt": "a"}, {"prompt": ["a"]}, *({"prompt": p, "return_token_strs": True} for p in ("a", ["a"]))),
+    "detokenize": ({"tokens": [1]}, {"tokens": [[1]]}),
+}
+
 DIALECT = Dialect(
     name="tokenize",
-    routes=tuple(Route(f"{prefix}/{name}", form=form) for prefix in ("", "/v1") for name, form in FORMS.items()),
+    routes=tuple(
+        Route(f"{prefix}/{name}", form=form, samples=SAMPLES[name])
+        for prefix in ("", "/v1")
+        for name, form in FORMS.items()
+    ),
     parse=parse,
     error=_error,
 )

@@ -42,6 +42,7 @@ async def running(
     dialects: Sequence[Dialect] = (TEXT_DIALECT, LAX_TEXT_DIALECT),
     model: ModelSettings = FAKE_MODEL,
     tokenizer: str | None = None,
+    within_s: float = 60,
     **settings: Any,
 ) -> AsyncIterator[Running]:
     """Serve the dialects for the block on a free port; the server is told to stop after it."""
@@ -64,7 +65,7 @@ async def running(
         state.append(server)
         await trio.testing.wait_all_tasks_blocked()
         try:
-            with trio.fail_after(60):
+            with trio.fail_after(within_s):
                 yield server
         finally:
             shutdown.set()

@@ -126,3 +126,12 @@ async def test_no_response_is_stored(method: str, path: str) -> None:
         assert answer.json["error"]["message"] == (
             f"There is no response '{name}': this server stores none; send the whole input."
         )
+
+
+@pytest.mark.parametrize("rank", ["--5", "5-", "9" * 5000, "%C2%B2", "", "0x1", "1.0"])
+async def test_a_rank_that_is_no_integer_is_refused_by_name(rank: str) -> None:
+    async with running(counting(1)) as server, connected(server.port) as client:
+        reply = await client.get(f"/v1/loads?dp_rank={rank}")
+        assert (reply.status, "dp_rank" in reply.json["error"]["message"]) == (400, True)
+        assert len(reply.body) < 500
+        assert (await client.get("/v1/loads?dp_rank=-1")).json["loads"] == []
