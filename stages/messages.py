@@ -148,6 +148,8 @@ class Ask:
     # The first token of the prompt whose successors' logprobs are wanted; None wants no prompt logprobs.
     prompt_logprobs_from: int | None = None
     constraint: Constraint | None = None
+    # The field of a text's grammar, for the complaint about one that cannot be enforced.
+    constraint_field: str | None = None
     penalties: Penalties = Penalties()
     # Token ids and what is added to their logits.
     logit_bias: tuple[tuple[int, float], ...] = ()

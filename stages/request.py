@@ -89,7 +89,7 @@ async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
     services.rendering[ask.request_id] = False
     try:
         prompt = await render(ask, services)
-        grammar = await compile_grammar(ask.constraint, services) if ask.constraint is not None else None
+        grammar = await _compiled(ask, services)
     finally:
         is_aborted = services.rendering.pop(ask.request_id)
     max_new_tokens = fit(ask, len(prompt.token_ids), services.model)
@@ -130,6 +130,18 @@ async def look_up(work: Work, services: Services) -> WorkDone:
     if isinstance(done, Exception):
         raise done
     return done
+
+
+async def _compiled(ask: Ask, services: Services) -> Grammar | None:
+    """Return the ask's grammar, None for no constraint; raises InvalidRequest that names the field it came from."""
+    if ask.constraint is None:
+        return None
+    try:
+        return await compile_grammar(ask.constraint, services)
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            error.message, ask.constraint_field or error.param, error.code or "invalid_value"
+        ) from None
 
 
 async def compile_grammar(constraint: Constraint, services: Services) -> Grammar:

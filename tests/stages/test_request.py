@@ -235,6 +235,20 @@ async def test_a_constraint_that_does_not_compile_ends_its_request_before_it_is_
         assert services.rendering == {}
 
 
+@pytest.mark.parametrize(
+    ("field", "param"), [("structured_outputs.regex", "structured_outputs.regex"), (None, "regex")]
+)
+async def test_a_refused_grammar_is_told_by_the_field_it_came_from(
+    field: str | None, param: str, autojump_clock: Any
+) -> None:
+    ask = Ask("a", "hi", constraint=TextGrammar("regex", "refused"), constraint_field=field)
+    async with grammar_services([]) as (_, services):
+        with pytest.raises(InvalidRequest) as caught:
+            async with admitted(ask, services):
+                pass
+    assert (caught.value.message, caught.value.param, caught.value.code) == ("no", param, "invalid_value")
+
+
 async def test_an_abort_while_a_grammar_compiles_ends_every_choice_unsubmitted(autojump_clock: Any) -> None:
     async with grammar_services([]) as (fakes, services), trio.open_nursery() as nursery:
         ended: list[Any] = []

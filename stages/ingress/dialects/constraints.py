@@ -76,6 +76,7 @@ def constrain(
         ask,
         form=_form(ask, text, model),
         constraint=_one(text, tools),
+        constraint_field=None if text is None else text[0],
         penalties=read_penalties(body.frequency_penalty, body.presence_penalty, body.repetition_penalty, model),
         logit_bias=_logit_bias(body.logit_bias, model),
         allowed_token_ids=_allowed(body.allowed_token_ids, model),

@@ -109,6 +109,7 @@ def constrain(ask: Ask, body: OllamaBody, model: ModelSettings, *, after_reasoni
         # No tool call can stand in JSON.
         form=ask.form if grammar is None else evolve(ask.form, parse_tools=False),
         constraint=None if grammar is None else evolve(grammar, after_reasoning=after_reasoning),
+        constraint_field=None if grammar is None else "format",
         penalties=read_penalties(*given, model, names),
     )
 

@@ -246,8 +246,7 @@ def last_frames(head: Head, kind: str, usage: Usage, options: StreamOptions, *, 
 
 def raise_refusal(finish: Finish) -> None:
     """Raise what a finish with a status, or of kind error, stands for; an ordinary end or a user's abort passes."""
-    if finish.kind == "error":
-        raise EngineFailure(finish.message or "the engine failed")
+    raise_failure(finish)
     if finish.kind != "abort" or finish.status is None:
         return
     message = finish.message or "Aborted"
@@ -256,6 +255,15 @@ def raise_refusal(finish: Finish) -> None:
     if finish.status < HTTPStatus.INTERNAL_SERVER_ERROR:
         raise InvalidRequest(message)
     raise EngineFailure(message)
+
+
+def raise_failure(finish: Finish) -> None:
+    """Raise what a finish of kind error stands for: the engine's failure, or an answer its request made impossible."""
+    if finish.kind != "error":
+        return
+    if finish.status == HTTPStatus.BAD_REQUEST and finish.message:
+        raise InvalidRequest(finish.message)
+    raise EngineFailure(finish.message or "the engine failed")
 
 
 def stop_reason(finish: Finish, model: ModelSettings) -> int | str | None:

@@ -6,10 +6,11 @@ from typing import Any
 
 from attrs import define, field
 
-from stages.errors import EngineFailure, Unavailable
+from stages.errors import Unavailable
 from stages.ingress.dialect import Call, Collected
 from stages.ingress.dialects.choices import cached_details, finite, token_text
 from stages.ingress.dialects.common import DONE, WEIGHT_VERSION, derived_id, frame
+from stages.ingress.dialects.openai_common import raise_failure
 from stages.ingress.dialects.prompt_logprobs import PromptScores, scores_in
 from stages.ingress.error_bodies import message_of
 from stages.messages import Ask, Ended, Event, Finish, Prompt, TokenLogprob, Usage
@@ -235,8 +236,8 @@ def _reason(finish: Finish, ask: Ask, usage: Usage) -> dict[str, object]:
 
 
 def _raise_failure(finish: Finish | None) -> None:
-    if finish is not None and finish.kind == "error":
-        raise EngineFailure(finish.message or "the engine failed")
+    if finish is not None:
+        raise_failure(finish)
 
 
 def _refusal(finish: Finish | None) -> tuple[int, object] | None:

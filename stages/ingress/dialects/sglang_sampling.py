@@ -129,6 +129,7 @@ def constrain(ask: Ask, wire: WireSampling, model: ModelSettings, *, after_reaso
     return evolve(
         ask,
         constraint=None if grammar is None else evolve(grammar[1], after_reasoning=after_reasoning),
+        constraint_field=None if grammar is None else f"sampling_params.{grammar[0]}",
         penalties=penalties,
         logit_bias=bias,
         thinking_budget_tokens=ask.thinking_budget_tokens if budget is None else budget,

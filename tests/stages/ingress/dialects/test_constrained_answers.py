@@ -6,8 +6,16 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from stages.errors import EngineFailure, InvalidRequest
 from stages.ingress.dialect import Dialect
-from stages.ingress.dialects import anthropic_messages, openai_chat, openai_responses
+from stages.ingress.dialects import (
+    anthropic_messages,
+    ollama_chat,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    sglang_generate,
+)
 from stages.messages import Chat, Finish, TextGrammar, ToolCallDelta, ToolGrammar
 from tests.stages.ingress.dialects import responses_kit
 from tests.stages.ingress.dialects.anthropic_kit import events_of, message_of
@@ -189,3 +197,27 @@ CLIENTS = [
 def test_what_clients_always_send_breaks_no_default_server(dialect: Dialect, body: Any) -> None:
     (ask,) = parse(dialect, body, MODEL).asks
     assert (ask.constraint, ask.thinking_budget_tokens, ask.logit_bias) == (None, None, ())
+
+
+IMPOSSIBLE = Finish("error", message="The answer cannot follow its grammar: nothing may come.", status=400)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        (openai_chat.DIALECT, HELLO),
+        (openai_completions.DIALECT, {"prompt": "x"}),
+        (openai_responses.DIALECT, {"input": "x"}),
+        (anthropic_messages.DIALECT, {"max_tokens": 9, **HELLO}),
+        (sglang_generate.DIALECT, {"text": "x"}),
+        (ollama_chat.DIALECT, {**HELLO, "stream": False}),
+    ],
+)
+def test_an_answer_its_own_grammar_makes_impossible_is_the_clients_to_mend(dialect: Dialect, body: Any) -> None:
+    events = one_by_one([(0, 0, Script(JSON, IMPOSSIBLE))])
+    with pytest.raises(InvalidRequest, match="cannot follow its grammar"):
+        whole(dialect, body, events, ABLE)
+    with pytest.raises(InvalidRequest, match="cannot follow its grammar"):
+        frames(dialect, body, events, ABLE)
+    with pytest.raises(EngineFailure):
+        whole(dialect, body, one_by_one([(0, 0, Script(JSON, Finish("error", message="lost", status=500)))]), ABLE)

@@ -676,3 +676,22 @@ def test_what_a_message_would_be_refused_for_its_count_is_too() -> None:
     more = {"tools": CLAUDE_TOOLS, "tool_choice": {"type": "any"}}
     assert refusal(anthropic_count_tokens.DIALECT, {**MESSAGES.base, **more}).param == "tool_choice"
     anthropic_count_tokens.DIALECT.parse(call_of({**MESSAGES.base, **more}), ABLE)
+
+
+@pytest.mark.parametrize(
+    ("api", "more", "field"),
+    [
+        (CHAT, {"response_format": {"type": "json_object"}}, "response_format"),
+        (CHAT, {"structured_outputs": {"choice": ["a"]}}, "structured_outputs.choice"),
+        (MESSAGES, FORMATS["messages"][1], "output_config.format"),
+        (RESPONSES, {"text": {"format": {"type": "json_object"}}}, "text.format"),
+        (GENERATE, sampling(regex="a"), "sampling_params.regex"),
+        (OLLAMA, {"format": "json"}, "format"),
+        (CHAT, {"tools": CHAT_TOOLS, "tool_choice": "required"}, None),
+        (CHAT, {}, None),
+    ],
+)
+def test_an_ask_knows_the_field_of_its_grammar_for_the_complaint_about_it(
+    api: Api, more: Any, field: str | None
+) -> None:
+    assert api.ask(more).constraint_field == field
