@@ -33,7 +33,10 @@ async def run_grammar(
     loading = trio.CapacityLimiter(1)
     workers = [Worker(settings, engines, loading) for _ in range(settings.num_workers)]
     try:
-        await start_first(workers[-1])  # the pool takes its last idle one first
+        # Both import the libraries, which takes seconds; the pool takes its last idle worker first.
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, engines.warm)
+            nursery.start_soon(start_first, workers[-1])
         run = in_threads(guide_opener(settings, engines), settings.max_lanes)
         compilers: list[Compile] = [worker.compile for worker in workers]
         await serve_grammars(settings, inbox, partial(_tell, filled), compilers, run, task_status=task_status)
@@ -93,6 +96,4 @@ def _tell(filled: Callable[[MasksFilled], None], masks: MasksFilled) -> None:
 
 def _open(settings: GrammarSettings) -> Engines:
     check_available()
-    engines = open_engines(settings.tokenizer_path, settings.vocab_size, settings.eos_token_ids)
-    engines.warm()
-    return engines
+    return open_engines(settings.tokenizer_path, settings.vocab_size, settings.eos_token_ids)
