@@ -144,9 +144,27 @@ class Config:
     deterministic: bool = setting(
         False, "device", "one fixed shape: same bits alone or in any batch", alias="enable-deterministic-inference"
     )
+    structured_outputs: bool = setting(
+        False, "device", "graphs that take masks: JSON, patterns, grammars, strict tool calls, thinking budgets"
+    )
+    penalties: bool = setting(False, "device", "graphs that change logits: penalties and logit_bias")
+    penalty_buckets: str = setting(
+        "64,1024", "device", "how many tokens of a request may be changed, by commas; the whole vocabulary is added"
+    )
     compile_cache_dir: str | None = setting(None, "device", "folder of compiled graphs; ~/.cache/trnrt when absent")
 
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "logging", "least severe line to log")
+
+    @property
+    def penalty_tokens(self) -> tuple[int, ...]:
+        """Return --penalty-buckets as numbers; raises ConfigError unless they are some, rising and above 0."""
+        sizes = [size.strip() for size in self.penalty_buckets.split(",")]
+        numbers = tuple(int(size) for size in sizes if size.isascii() and size.isdecimal() and len(size) < 17)
+        if len(numbers) < len(sizes) or list(numbers) != sorted(set(numbers)) or not numbers[0]:
+            raise ConfigError(
+                f"--penalty-buckets: expected rising whole numbers above 0, by commas, got {self.penalty_buckets!r}"
+            )
+        return numbers
 
     def flags(self) -> dict[str, object]:
         """Return every setting by name, as /server_info and the log line show them: of a secret only that it is set."""
@@ -298,6 +316,7 @@ def _read_toml(path: str, fields: "Mapping[str, Attribute[Any]]") -> dict[str, A
 
 
 def _check(config: Config) -> None:
+    _ = config.penalty_tokens
     if config.port > 65535:
         raise ConfigError(f"--port: must be at most 65535, got {config.port}")
     if config.chunked_prefill_size % 64:

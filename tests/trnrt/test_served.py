@@ -91,6 +91,13 @@ def test_the_longest_wait_in_the_queue_is_the_flags() -> None:
     assert read_served_model(Config()).settings.queue_timeout_s is None
 
 
+def test_the_stages_know_which_inputs_the_graphs_have() -> None:
+    settings = read_served_model(Config()).settings
+    assert (settings.structured_outputs, settings.penalties) == (False, False)
+    settings = read_served_model(Config(structured_outputs=True, penalties=True)).settings
+    assert (settings.structured_outputs, settings.penalties) == (True, True)
+
+
 def test_openai_sampling_defaults_replace_the_models() -> None:
     sampling = read_served_model(Config(sampling_defaults="openai")).settings.default_sampling
 

@@ -219,7 +219,7 @@ UNSERVED = {
     "web_search_options": {}, "regex": "a+", "ebnf": "root ::= \"a\"", "json_schema": "{}", "structural_tag": "{}",
     "structured_outputs": {"regex": "a"}, "guided_json": {}, "guided_regex": "a", "guided_choice": ["a"],
     "guided_grammar": "x", "guided_json_object": True, "allowed_token_ids": [1], "bad_words": ["x"],
-    "thinking_token_budget": 0, "truncate_prompt_tokens": 5, "prompt_logprobs": 0, "logprob_token_ids": [1],
+    "thinking_token_budget": 0, "truncate_prompt_tokens": 5,
     "repetition_detection": {"min_count": 2}, "custom_logit_processor": "x",
     "custom_params": {"a": 1}, "lora_path": "x", "return_hidden_states": True,
     "use_beam_search": True, "length_penalty": 2, "spaces_between_special_tokens": False, "echo": True,
@@ -230,7 +230,7 @@ UNSERVED = {
 @pytest.mark.parametrize("name", UNSERVED)
 def test_a_field_that_constrains_the_output_and_is_not_served_is_refused_by_name(name: str) -> None:
     body = error_body(DIALECT, {**HELLO, name: UNSERVED[name]})
-    assert body["error"]["param"] == name
+    assert body["error"]["param"].split(".")[0] == name
     assert body["error"]["code"] == "unsupported_parameter"
     assert body["error"]["type"] == "invalid_request_error"
     assert name in body["error"]["message"]
@@ -254,18 +254,12 @@ def test_values_that_ask_for_nothing_pass() -> None:
     assert ask_of(**harmless, **ignored) == ask_of()
 
 
-@pytest.mark.parametrize("kind", ["json_object", "json_schema", "structural_tag"])
-def test_response_formats_that_need_a_grammar_are_refused(kind: str) -> None:
-    error = refusal(DIALECT, {**HELLO, "response_format": {"type": kind}})
-    assert (error.param, error.code) == ("response_format", "unsupported_value")
-
-
 @pytest.mark.parametrize(
     ("choice", "tools", "param", "code", "message"),
     [
         ("required", [TOOL], "tool_choice", "unsupported_value", None),
         ({"type": "function", "function": {"name": "tool_0"}}, [TOOL], "tool_choice", "unsupported_value", None),
-        ({"type": "allowed_tools", "allowed_tools": {}}, [TOOL], "tool_choice", "unsupported_value", None),
+        ({"type": "custom", "custom": {"name": "x"}}, [TOOL], "tool_choice", "unsupported_value", None),
         ("required", [], "tool_choice", "invalid_value", "Tools cannot be empty if tool choice is set to required."),
         (
             {"type": "function", "function": {"name": "x"}},
