@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from itertools import chain, repeat
 
+import numpy as np
 import pytest
 import trio
 import trio.lowlevel
 from attrs import evolve
 
 from stages.messages import Cancel, Pause, Penalties, Resume, Submit
-from tests.sim.fake_grammar import rules
+from tests.sim.fake_grammar import allowed_after, rules
 from tests.sim.history_device import HistoryDevice
 from tests.sim.scenes import DECODE_S, PREFILL_S, answer, firsts, make_device, play, settings, words
 from tests.sim.simkit import SimEngine, run_sim, sim_engine, submit
@@ -256,15 +257,19 @@ def test_retracted_rows_go_on_with_the_mask_and_the_counts_they_had():
 
 
 def test_a_mask_that_comes_for_an_id_used_again_is_not_the_new_ones():
+    first, second = guided("a", 1), guided("a", 3)
+    masks = [allowed_after(order, ()) for order in (first, second)]
+    assert not np.array_equal(*masks), "they would not show"
+
     async def main() -> None:
-        seconds = chain([0.75], repeat(0.25))
+        # The first one's comes while the second still waits for its own.
+        seconds = chain([0.3, 0.75], repeat(0.25))
         async with sim_engine(settings(cache=None), make_device(), mask_s=lambda order: next(seconds)) as engine:
             with trio.move_on_after(0.125):
-                await engine.ask(guided("a", 1))
+                await engine.ask(first)
             await trio.sleep(0.125)
-            order = guided("a", 2)
-            heard = await engine.ask(order)
-            assert heard.token_ids == answer(order)
+            heard = await engine.ask(second)
+            assert heard.token_ids == answer(second)
 
     run_sim(main)
 

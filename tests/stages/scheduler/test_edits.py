@@ -55,6 +55,16 @@ def test_a_choice_that_wants_no_token_is_not_guided():
     assert (step.key.edits, step.key.is_scored, run.guides.num_asked["a"]) == ("", True, 0)
 
 
+def test_an_answer_that_is_complete_leaves_its_state_for_the_next_turn():
+    run = bench(cache=CacheSettings(max_snapshots=8))
+    order = submit("a", tuple(range(20)), max_new_tokens=30, rules=rules(1, completes_after=13))
+    run.run(order)
+    assert (run.ends["a"].kind, len(run.answers["a"])) == ("stop", 13)
+    run.run(submit("b", order.prompt_ids + run.answers["a"] + (7, 7, 7)))
+    # All of the answer but its last token was read; a state is kept at a multiple of four.
+    assert run.usages["b"].cached_tokens == 32
+
+
 # --- penalties and biases -------------------------------------------------------------------------------------------
 
 
