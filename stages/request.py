@@ -19,6 +19,7 @@ from attrs import field, frozen
 from stages.channels import open_mailbox
 from stages.engine.port import Engine
 from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, PriorityRefused, QueueFull
+from stages.mailbox import Mailbox
 from stages.messages import Ask, ChoiceKey, Ended, Event, Finish, Prompt, Render, Submit, Usage, Work, WorkDone
 from stages.settings import ModelSettings
 
@@ -56,6 +57,8 @@ class Answer:
     ask: Ask
     prompt: Prompt
     events: "trio.MemoryReceiveChannel[Event]"
+    # The other end of `events`, to lend a sink to.
+    mailbox: Mailbox
 
 
 @asynccontextmanager
@@ -79,7 +82,7 @@ async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
     else:
         services.engine.submit(submits)
     try:
-        yield Answer(ask, prompt, events)
+        yield Answer(ask, prompt, events, mailbox)
     finally:
         services.engine.cancel(ask.request_id)
         events.close()
@@ -147,9 +150,7 @@ def _end_unsubmitted(submits: Sequence[Submit]) -> None:
         submit.mailbox.send_nowait(ended)
 
 
-def _submits(
-    ask: Ask, prompt: Prompt, max_new_tokens: int, model: ModelSettings, mailbox: "trio.MemorySendChannel[Event]"
-) -> list[Submit]:
+def _submits(ask: Ask, prompt: Prompt, max_new_tokens: int, model: ModelSettings, mailbox: Mailbox) -> list[Submit]:
     seed = ask.sampling.seed if ask.sampling.seed is not None else secrets.randbits(62)
     wait_until_s = math.inf if model.queue_timeout_s is None else trio.current_time() + model.queue_timeout_s
     stop_token_ids = frozenset() if ask.limits.ignore_eos else ask.limits.stop_token_ids | model.eos_token_ids

@@ -136,4 +136,4 @@ async def _fail(core: SchedulerCore, channels: Channels, error: Exception) -> No
 
 
 def _has_listener(tokens: Tokens) -> bool:
-    return any(row.submit.mailbox.statistics().open_receive_channels for row in tokens.rows)
+    return any(row.submit.mailbox.has_reader for row in tokens.rows)
