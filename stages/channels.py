@@ -23,6 +23,7 @@ import trio
 from attrs import define, field
 
 from stages.errors import InvalidRequest
+from stages.mailbox import Mailbox
 from stages.messages import (
     Arrived,
     Bumped,
@@ -206,8 +207,7 @@ def open_channels(
     )
 
 
-def open_mailbox(
-    max_new_tokens: int, num_choices: int
-) -> "tuple[trio.MemorySendChannel[Event], trio.MemoryReceiveChannel[Event]]":
+def open_mailbox(max_new_tokens: int, num_choices: int) -> "tuple[Mailbox, trio.MemoryReceiveChannel[Event]]":
     """Return a mailbox for every Delta of a short request, or MAILBOX_DELTAS of a long one, every start and Ended."""
-    return trio.open_memory_channel[Event]((min(max_new_tokens, MAILBOX_DELTAS) + 2) * num_choices)
+    send, receive = trio.open_memory_channel[Event]((min(max_new_tokens, MAILBOX_DELTAS) + 2) * num_choices)
+    return Mailbox(send), receive

@@ -15,6 +15,8 @@ from graphs.step import Floats, StepInput, StepOutput, Transfer, Words
 
 if TYPE_CHECKING:
     from attrs import frozen as checked_frozen
+
+    from stages.mailbox import Mailbox
 else:
     # For what is made anew for every row of every step: the type checker alone keeps it from being changed, which takes
     # a third of the time to make.
@@ -357,7 +359,7 @@ class Submit:
     in_reasoning: bool
     logprobs: bool
     num_top_logprobs: int
-    mailbox: "trio.MemorySendChannel[Event]"
+    mailbox: "Mailbox"
     # None is --default-priority-value, or the worst there is.
     priority: int | None = None
     namespace: str = ""
@@ -602,7 +604,7 @@ class ToolCallDelta:
     arguments: str = ""
 
 
-@frozen
+@checked_frozen(unsafe_hash=True)
 class Delta:
     """detokenizer -> request task: what one step added to a choice; text is visible text, all pieces may be empty.
 
@@ -615,7 +617,7 @@ class Delta:
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
-    usage: Usage = Usage(0, 0)  # noqa: RUF009  # nobody changes it
+    usage: Usage = Usage(0, 0)
     # With the first Delta of a choice that wants them: the prompt's tokens from its prompt_logprobs_from on. The first
     # of them, which nothing was scored before, has the logprob NaN and no alternatives.
     prompt_logprobs: tuple[TokenLogprob, ...] = ()

@@ -20,6 +20,7 @@ from attrs import field, frozen
 from stages.channels import open_mailbox
 from stages.engine.port import Engine
 from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, PriorityRefused, QueueFull
+from stages.mailbox import Mailbox
 from stages.messages import (
     Ask,
     ChoiceKey,
@@ -76,6 +77,8 @@ class Answer:
     ask: Ask
     prompt: Prompt
     events: "trio.MemoryReceiveChannel[Event]"
+    # The other end of `events`, to lend a sink to.
+    mailbox: Mailbox
 
 
 @asynccontextmanager
@@ -101,7 +104,7 @@ async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
     else:
         services.engine.submit(submits)
     try:
-        yield Answer(ask, prompt, events)
+        yield Answer(ask, prompt, events, mailbox)
     finally:
         services.engine.cancel(ask.request_id)
         events.close()
@@ -230,7 +233,7 @@ def _submits(
     prompt: Prompt,
     max_new_tokens: int,
     model: ModelSettings,
-    mailbox: "trio.MemorySendChannel[Event]",
+    mailbox: Mailbox,
     grammar: Grammar | None = None,
 ) -> list[Submit]:
     seed = ask.sampling.seed if ask.sampling.seed is not None else secrets.randbits(62)

@@ -27,7 +27,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from graphs.step import Device
 from stages.channels import PROMPT_QUEUE, Channels
@@ -244,6 +244,8 @@ async def _run_scheduler(server: Server, *, task_status: "trio.TaskStatus[Schedu
     # A turn begins where an end token stands: <|user|> and <|observation|> end an answer too.
     settings = scheduler_settings(server.config, server.model.settings.eos_token_ids)
     capacity = server.device.capacity
+    # How many prompts a prefill step holds is the device's to say.
+    settings = evolve(settings, max_prefill_rows=capacity.buckets.prefill_batch[-1])
     await run_scheduler(settings, capacity, server.channels, server.stats.send, task_status=task_status)
     server.drained.set()
 

@@ -12,6 +12,7 @@ from stages.detokenizer.choice import Choice, Decoding
 from stages.detokenizer.parsers.loading import load_reasoning_parser, load_tool_parser, tag_ids
 from stages.detokenizer.parsers.port import ReasoningParser, ToolParser
 from stages.errors import InvalidRequest, StartupError
+from stages.mailbox import Mailbox
 from stages.messages import (
     ChoiceKey,
     Delta,
@@ -96,7 +97,7 @@ def _submit(work: ParseText, in_reasoning: bool) -> Submit:
         in_reasoning=in_reasoning,
         logprobs=False,
         num_top_logprobs=0,
-        mailbox=mailbox,
+        mailbox=Mailbox(mailbox),
     )
 
 

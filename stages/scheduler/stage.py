@@ -151,4 +151,4 @@ async def _fail(core: SchedulerCore, channels: Channels, what: str, error: Excep
 
 
 def _has_listener(tokens: Tokens) -> bool:
-    return any(row.submit.mailbox.statistics().open_receive_channels for row in tokens.rows)
+    return any(row.submit.mailbox.has_reader for row in tokens.rows)

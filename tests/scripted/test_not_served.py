@@ -1,7 +1,7 @@
-"""What this server does not do yet, it refuses by name instead of answering as if it had: the one place for all of it.
+"""What a server without its optional graphs cannot do, it refuses by name instead of answering as if it had.
 
-Each entry names the fault of other servers that answer such a body. Once one is served, its entry goes, and a test of
-the right answer takes its place.
+Each entry names the fault of other servers that answer such a body. What the same fields bring with the flags on is
+tests/clients/test_constrained.py's.
 """
 
 from typing import Any
@@ -33,13 +33,6 @@ MASKS_IGNORED: list[tuple[Api, dict[str, Any], str]] = [
     (COMPLETIONS, {"allowed_token_ids": [5, 6]}, "allowed_token_ids"),
     (GENERATE, {"sampling_params": {"logit_bias": {"5": 100}}}, "logit_bias"),
 ]
-PROMPT_LOGPROBS_LEFT_OUT: list[tuple[Api, dict[str, Any], str]] = [
-    (COMPLETIONS, {"echo": True, "logprobs": 1}, "echo"),
-    (COMPLETIONS, {"echo": True, "logprobs": 1, "max_tokens": 0}, "max_tokens"),
-    (COMPLETIONS, {"prompt_logprobs": 1}, "prompt_logprobs"),
-    (CHAT, {"prompt_logprobs": 1}, "prompt_logprobs"),
-    (GENERATE, {"return_logprob": True, "logprob_start_len": 0}, "logprob_start_len"),
-]
 SCHEMAS_IGNORED: list[tuple[Api, dict[str, Any], str]] = [
     (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "n", "schema": CONST}}}, "text.format"),
     (RESPONSES, {"text": {"format": {"type": "json_object"}}}, "text.format"),
@@ -66,7 +59,6 @@ SCHEMAS_IGNORED: list[tuple[Api, dict[str, Any], str]] = [
 ALL = {
     "required calls streamed twice": REQUIRED_CALLS_STREAMED_TWICE,
     "masks ignored": MASKS_IGNORED,
-    "prompt logprobs left out": PROMPT_LOGPROBS_LEFT_OUT,
     "schemas ignored": SCHEMAS_IGNORED,
 }
 

@@ -12,7 +12,7 @@ from attrs import define, field
 
 from stages.ingress.dialect import Collected
 from stages.ingress.dialects.choices import Calls, Choice, Tally, finite, fold, tally, token_text
-from stages.ingress.dialects.common import WEIGHT_VERSION, frame
+from stages.ingress.dialects.common import MARK, WEIGHT_VERSION, Plain, frame
 from stages.ingress.dialects.openai_common import (
     Head,
     StreamOptions,
@@ -64,6 +64,8 @@ class ChatEncoder:
     # The request named the tool to call.
     is_named: bool = False
     counts: Tally = field(factory=Tally)
+    # Around the text, or the reasoning, of a choice's plain chunks.
+    plain: dict[tuple[int, str], Plain] = field(factory=dict)
     # The prompt's ids, until the first chunk after they are known has taken them.
     prompt_ids: tuple[int, ...] | None = None
     streamed: list[_Streamed] = field(init=False)
@@ -83,6 +85,8 @@ class ChatEncoder:
         self.counts.add(ask_index, len(prompt.token_ids), event)
         if isinstance(event, Ended):
             return self._ended(event)
+        if (chunk := self._plain(event)) is not None:
+            return [chunk]
         choice = self.streamed[event.choice]
         choice.logprobs.extend(event.logprobs)
         if self.with_ids:
@@ -114,6 +118,23 @@ class ChatEncoder:
         return HTTPStatus.OK, {**answer, **sglext_json(usage)} if self.with_cache_details else answer
 
     # -- a stream -----------------------------------------------------------------------------------------------------
+
+    def _plain(self, event: Delta) -> bytes | None:
+        """Return the chunk of a delta of nothing but text or nothing but reasoning; None for any other."""
+        kind = "reasoning" if event.reasoning else "content"
+        text = event.reasoning or event.text
+        if not text or (event.reasoning and event.text) or event.tool_calls or event.logprobs or self.with_ids:
+            return None
+        choice = self.streamed[event.choice]
+        if choice.logprobs or choice.reasoning or self.options.continuous_usage_stats:
+            return None
+        if event.reasoning and not (self.show_reasoning and self.ask.form.stream_reasoning):
+            return None
+        plain = self.plain.get((event.choice, kind))
+        if plain is None:
+            delta = {"content": MARK} if kind == "content" else {"reasoning_content": MARK, "reasoning": MARK}
+            plain = self.plain[event.choice, kind] = Plain.around(self._chunk(event.choice, delta), len(delta))
+        return plain.of(text)
 
     def _deltas(self, choice: _Streamed, event: Delta) -> list[dict[str, object]]:
         if event.reasoning and self.show_reasoning:
