@@ -216,10 +216,10 @@ class Render:
 
 @frozen
 class Prompt:
-    """prompt stage -> request task: ids, and whether generation begins inside the thinking block."""
+    """prompt stage -> request task: ids, and whether generation begins inside the thinking block, None for unknown."""
 
     token_ids: tuple[int, ...]
-    in_reasoning: bool
+    in_reasoning: bool | None
 
 
 @frozen
@@ -356,7 +356,8 @@ class Submit:
     stop_token_ids: frozenset[int]
     stop: tuple[str, ...]
     form: TextForm
-    in_reasoning: bool
+    # None where the prompt does not say: then the format decides.
+    in_reasoning: bool | None
     logprobs: bool
     num_top_logprobs: int
     mailbox: "Mailbox"

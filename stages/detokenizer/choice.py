@@ -58,7 +58,7 @@ class Decoding:
         if self.reasoning is None:
             return None
         parser, tags = self.reasoning
-        return parser.make(tags, submit.in_reasoning)
+        return parser.make(tags, bool(submit.in_reasoning))
 
     def tools_of(self, submit: Submit) -> ToolCalls | None:
         """Return a fresh tool-call automaton when the choice wants its calls parsed."""
@@ -80,6 +80,7 @@ class Choice:
         self.stopped = False
         self.num_kept = 0
         self._vocabulary = decoding.vocabulary
+        self._spell = decoding.vocabulary.spell_after(submit.prompt_ids)
         self._hidden = decoding.vocabulary.special if form.skip_special_tokens else frozenset()
         self._keep_stop = form.keep_stop
         self._logprobs = submit.logprobs
@@ -139,7 +140,7 @@ class Choice:
         for number, token_id in enumerate(row.token_ids, start=1):
             self._num_taken = number - 1
             hidden = number == last and token_id == stop_id
-            self._take_id(token_id, b"" if hidden or token_id in self._hidden else self._vocabulary.piece(token_id))
+            self._take_id(token_id, b"" if hidden or token_id in self._hidden else self._spell(token_id))
             if self._num_unheeded:
                 self._num_unheeded -= 1
                 self._visible.heed_stops(not self._num_unheeded)
