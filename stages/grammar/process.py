@@ -70,14 +70,17 @@ class Worker:
             return
         self._unread.clear()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-        self._process = await trio.lowlevel.open_process(
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
+        try:
+            self._process = await trio.lowlevel.open_process(
+                COMMAND,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:  # no files, processes or memory left: this constraint's loss alone
+            raise EngineFailure(f"a grammar worker did not start: {error}") from None
         s = self.settings
         opening = Opening(
             s.tokenizer_path, s.vocab_size, s.eos_token_ids, s.worker_memory_bytes, 2 * s.compile_timeout_s + 1

@@ -70,9 +70,9 @@ def _limits(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> I
     """Yield what each word of a schema limits the type to; None where it does not."""
     declared = schema.get("type")
     if declared is not None:
-        yield (
-            frozenset(_list(declared)) & KINDS if isinstance(declared, list) else frozenset({declared}) & KINDS
-        ) or None
+        # A reference may lead to where nobody has looked for types that are none.
+        names = declared if isinstance(declared, list) else [declared]
+        yield frozenset(name for name in names if isinstance(name, str) and name in KINDS) or None
     if "const" in schema:
         yield frozenset({kind_of(schema["const"])})
     if _list(schema.get("enum")):

@@ -12,8 +12,9 @@ import pytest
 import trio
 from attrs import define, evolve
 
-from stages.errors import CheckpointError, InvalidRequest, StartupError
+from stages.errors import CheckpointError, EngineFailure, InvalidRequest, StartupError
 from stages.grammar import engines as engines_module
+from stages.grammar import process as process_module
 from stages.grammar.engines import check_available, open_engines
 from stages.grammar.pool import Breach, CompiledGrammar
 from stages.grammar.process import Worker
@@ -159,6 +160,18 @@ async def test_a_worker_that_dies_between_compiles_is_replaced(tmp_path: Path) -
             process.kill()
             await process.wait()
             await worker.compile(TextGrammar("regex", "a"))
+
+
+async def test_where_no_worker_can_be_started_a_constraint_fails_and_the_stage_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with trio.fail_after(120):
+        async with running(settings_of(tmp_path, compile_timeout_s=1.0)) as stage:
+            await stage.compile(ENDLESS)  # its worker is killed
+            with monkeypatch.context() as patched:
+                patched.setattr(process_module, "COMMAND", ("/nowhere/python",))
+                assert isinstance(await stage.compile(TextGrammar("regex", "a")), EngineFailure)
+            assert isinstance(await stage.compile(TextGrammar("regex", "a")), CompiledGrammar)
 
 
 async def test_a_cancelled_stage_leaves_no_process(tmp_path: Path) -> None:
