@@ -118,7 +118,8 @@ def open_files(pid: int) -> list[str]:
 
 
 def children() -> list[str]:
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    """Every child of this process, whichever of its threads has started it."""
+    return sorted(pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split())
 
 
 @asynccontextmanager
