@@ -12,8 +12,9 @@ import pytest
 import trio
 from attrs import define, evolve
 
-from stages.errors import CheckpointError, InvalidRequest, StartupError
+from stages.errors import CheckpointError, EngineFailure, InvalidRequest, StartupError
 from stages.grammar import engines as engines_module
+from stages.grammar import process as process_module
 from stages.grammar.engines import check_available, open_engines
 from stages.grammar.pool import Breach, CompiledGrammar
 from stages.grammar.process import Worker
@@ -150,6 +151,18 @@ async def test_a_worker_inherits_no_file_and_no_terminal_signal(tmp_path: Path) 
             assert process is not None
             assert not [name for name in open_files(process.pid) if name.startswith("socket:")]
             assert os.getsid(process.pid) == process.pid
+
+
+async def test_a_worker_that_cannot_start_fails_its_compile_and_not_the_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(tmp_path)
+    engines = open_engines(settings.tokenizer_path, settings.vocab_size, settings.eos_token_ids)
+    worker = Worker(settings, engines, trio.CapacityLimiter(1))
+    for command in (("/nowhere/python",), ("/bin/false",)):
+        monkeypatch.setattr(process_module, "COMMAND", command)
+        with trio.fail_after(60), pytest.raises(EngineFailure, match="a grammar worker did not start"):
+            await worker.compile(TextGrammar("regex", "a"))
 
 
 async def test_a_worker_that_dies_between_compiles_is_replaced(tmp_path: Path) -> None:
