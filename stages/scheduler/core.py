@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from attrs import define, field, frozen
 
 from graphs.keys import Family, GraphKey
-from graphs.step import Capacity, Ints, StepInput, StepOutput
+from graphs.step import Capacity, Ints, StepOutput
 from stages.errors import EngineFailure, RequestError
 from stages.messages import (
     Cancel,
@@ -48,12 +48,13 @@ from stages.messages import (
 from stages.scheduler.budget import CHUNK_ALIGN_TOKENS, Budget, Pressure, budget_of
 from stages.scheduler.choice import Choice
 from stages.scheduler.compose import DecodeRows, Row, compose
-from stages.scheduler.edits import edited, scored, wanting
+from stages.scheduler.edits import with_asks
 from stages.scheduler.eviction import load_eviction
 from stages.scheduler.guides import Guides
 from stages.scheduler.host_tier import HostTier
 from stages.scheduler.intake import Intake
 from stages.scheduler.lifecycle import Phase
+from stages.scheduler.logprobs import best_of, wanted_of
 from stages.scheduler.memory import Memory
 from stages.scheduler.outbox import Outbox
 from stages.scheduler.pace import Pace
@@ -276,25 +277,11 @@ class SchedulerCore:
         self._num_steps += 1
         self._last_family = family
         step = compose(family, rows, self.memory.table, self.capacity.buckets, self.capacity.page_size_tokens)
-        step = self._edited(step, rows)
+        step = with_asks(step, rows, self.memory, self.capacity)
         slots = step.slots[: len(rows)]
         self.memory.progress.launched(slots, (step.start + step.num_valid)[: len(rows)])
         self.flights.append(Flight(self._num_steps, step.key, slots, rows))
         return StepPlan(self._num_steps, step)
-
-    def _edited(self, step: StepInput, rows: Sequence[Row] | DecodeRows) -> StepInput:
-        """Return `step` with what some of its rows ask besides their sampling."""
-        is_edited, is_wanting = self.memory.progress.num_edited > 0, self.memory.table.num_wanting > 0
-        if isinstance(rows, DecodeRows):
-            choices = rows.choices
-            sampling = list(enumerate(choices)) if is_edited else []
-        else:
-            step = scored(step, rows)
-            choices = [row.choice for row in rows]
-            sampling = [(index, row.choice) for index, row in enumerate(rows) if row.samples] if is_edited else []
-        if is_edited:
-            step = edited(step, sampling, self.capacity)
-        return wanting(step, choices) if is_wanting else step
 
     def complete(self, step: int, output: StepOutput) -> None:
         """Take the output of the oldest step in flight; raises EngineFailure when it is another step's."""
@@ -361,9 +348,9 @@ class SchedulerCore:
             choice.generated.append(token_id)
             if token_id in submit.stop_token_ids or len(choice.generated) >= submit.max_new_tokens:
                 finish = choice.finish_after_newest()
-            best = _best(submit, index, output) if submit.num_top_logprobs else ()
+            best = best_of(submit, index, output) if submit.num_top_logprobs else ()
             own = (logprob,) if submit.logprobs else ()
-            wanted = _wanted(submit, index, output) if is_wanting and submit.logprob_token_ids else ()
+            wanted = wanted_of(submit, index, output) if is_wanting and submit.logprob_token_ids else ()
             rows.append(TokensRow(submit, (token_id,), own, best, finish, choice.usage, wanted, prompt))
             if finish is not None:
                 self.outbox.counts[f"choices_{finish.kind}"] += 1
@@ -436,17 +423,3 @@ def _num_kept(order: Cancel, choice: Choice) -> int:
 def _finish_of(error: Exception) -> Finish:
     """Return how a choice ends whose rules could not be followed."""
     return Finish("error", message=str(error), status=error.status if isinstance(error, RequestError) else 500)
-
-
-def _wanted(submit: Submit, index: int, output: StepOutput) -> tuple[tuple[float, ...], ...]:
-    """Return the logprobs of the ids that the row names, one entry a sampled token."""
-    assert output.wanted is not None, "the caller looked"
-    return (tuple(output.wanted[index, : len(submit.logprob_token_ids)].tolist()),)
-
-
-def _best(submit: Submit, index: int, output: StepOutput) -> tuple[tuple[tuple[int, float], ...], ...]:
-    """Return the row's best ids with their logprobs as wanted, one entry a sampled token."""
-    if output.top_ids is None or output.top_logprobs is None:
-        return ()
-    ids = output.top_ids[index, : submit.num_top_logprobs].tolist()
-    return (tuple(zip(ids, output.top_logprobs[index, : submit.num_top_logprobs].tolist(), strict=True)),)

@@ -12,12 +12,28 @@ from graphs.keys import EditKind
 from graphs.step import Adjust, Capacity, Edits, Ints, Scoring, StepInput, Words
 from stages.scheduler.adjusting import Adjusting
 from stages.scheduler.choice import Choice
-from stages.scheduler.compose import Row
+from stages.scheduler.compose import DecodeRows, Row
+from stages.scheduler.memory import Memory
 
 _ANY_TOKEN = -1
 _WORD_BITS = 32
 
 Sampling = Sequence[tuple[int, Choice]]
+
+
+def with_asks(step: StepInput, rows: Sequence[Row] | DecodeRows, memory: Memory, capacity: Capacity) -> StepInput:
+    """Return `step` with what some of its rows ask besides their sampling."""
+    is_edited, is_wanting = memory.progress.num_edited > 0, memory.table.num_wanting > 0
+    if isinstance(rows, DecodeRows):
+        choices = rows.choices
+        sampling = list(enumerate(choices)) if is_edited else []
+    else:
+        step = scored(step, rows)
+        choices = [row.choice for row in rows]
+        sampling = [(index, row.choice) for index, row in enumerate(rows) if row.samples] if is_edited else []
+    if is_edited:
+        step = edited(step, sampling, capacity)
+    return wanting(step, choices) if is_wanting else step
 
 
 def edited(step: StepInput, sampling: Sampling, capacity: Capacity) -> StepInput:

@@ -67,7 +67,7 @@ class Guides:
         number = choice.num_prompt + guide.num_told
         num_free = max(mask.num_free, 1 if mask.allowed is None else 0)
         guide.free_until = max(guide.free_until, number + num_free)
-        guide.mask_for, guide.allowed = (number, mask.allowed) if not num_free else (0, None)
+        guide.mask_for, guide.allowed = number, mask.allowed
         if choice.slot:
             self._show(choice)
         self._ask_if_due(choice)

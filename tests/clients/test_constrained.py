@@ -26,7 +26,15 @@ pytest.importorskip("llguidance")
 
 MODEL = "glm-5.3-flash-demo"
 FILES = Path(__file__).parents[2] / "trnrt" / "models" / "demo_files"
-FLAGS = ("--device-mode", "eager", "--max-running-requests", "8", "--penalties", "--structured-outputs")
+FLAGS = (
+    "--device-mode",
+    "eager",
+    "--deterministic",
+    "--max-running-requests",
+    "8",
+    "--penalties",
+    "--structured-outputs",
+)
 
 
 class Day(BaseModel):

@@ -76,6 +76,14 @@ def test_penalties_and_biases_equal_a_plain_loop_over_tokens(data: st.DataObject
         np.testing.assert_allclose(edited_row(logits[row], edits, row), found[row], rtol=1e-5, atol=5e-4)
 
 
+def test_what_a_token_loses_by_coming_by_being_seen_and_by_bias() -> None:
+    tokens = {0: (0.0, 0.0, 0.0), 1: (0.0, 1.0, 0.0), 2: (3.0, 1.0, 0.0), 3: (1.0, 0.0, 5.0), 4: (2.0, 1.0, -1.0)}
+    change = Change(tokens=tokens, repetition=2.0, frequency=0.5, presence=0.25)
+    logits = torch.tensor([[1.0, 1.0, 4.0, 1.0, -1.0, 1.0]])
+    found = edited(logits, Edits(adjust=adjusting(6, 6, change)), {})
+    assert found.tolist() == [[1.0, 0.5, (4.0 - 1.75) / 2, 1.0 - 0.75 + 5.0, (-1.0 - 1.25) * 2 - 1.0, 1.0]]
+
+
 def test_places_that_name_no_token_change_none_whatever_they_hold() -> None:
     logits = logits_of(9, 2)
     ids = torch.full((2, 4), 9)

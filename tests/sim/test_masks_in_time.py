@@ -280,3 +280,31 @@ def test_cancelling_every_request_with_rows_on_the_device_and_rows_that_wait_lea
             assert engine.core.is_idle or engine.core.flights
 
     run_sim(main)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_where_a_step_holds_fewer_rows_than_run_the_guided_ones_have_their_turns(overlap: bool):
+    device = make_device(max_batch=2)
+    orders = [guided("a", num_new=12), guided("b", 3, 12), *(plain(f"p{salt}", salt, 12) for salt in (4, 5, 6))]
+    heard = play(
+        settings(overlap=overlap, mask_patience_s=PATIENT),
+        device,
+        [(0.0, order) for order in orders],
+        mask_s=taking(a=MASK_S, b=MASK_S),
+    )
+    assert max(decodes(device)) == 2
+    # Five rows, two a step: everybody is served at least every fourth step.
+    longest_s = max(gap for one in heard.values() for gap in one.gaps_s)
+    assert longest_s <= 4 * (DECODE_S + PATIENT) + PREFILL_S
+
+
+def test_prefill_and_decode_take_turns_beside_a_row_that_waits_for_ever():
+    device = make_device()
+    long = submit("long", words(80, 4), max_new_tokens=2)
+    events = [(0.0, guided("waits")), (0.1, plain("runs", num_new=20)), (1.2, long)]
+    play(settings(max_prefill_rows=1), device, events, mask_s=taking(waits=SLOW_S))
+    families = [step.key.family for step in device.steps]
+    first = families.index("decode") + 1
+    turns = families[first:]
+    start = turns.index("prefill")
+    assert turns[start : start + 9] == ["prefill", "decode"] * 4 + ["prefill"]

@@ -184,11 +184,15 @@ SAMPLES: tuple[Mapping[str, Any], ...] = (
     _ALL,
     {**_ALL, "stream": True, "stream_options": _USAGE},
     {"messages": _MESSAGES, "tools": _TOOLS, "stream": True, "stream_options": {"include_usage": True}},
+    {"messages": _MESSAGES, "prompt_logprobs": 1, "stream": False},
 )
 
 DIALECT = Dialect(
     name="openai_chat",
-    routes=tuple(Route(path, form=FORM, samples=SAMPLES) for path in ("/v1/chat/completions", "/invocations")),
+    routes=tuple(
+        Route(path, form=FORM, samples=SAMPLES, data_keyed=frozenset({"prompt_logprobs"}))
+        for path in ("/v1/chat/completions", "/invocations")
+    ),
     parse=parse,
     error=_error,
 )

@@ -397,11 +397,15 @@ SAMPLES: tuple[Mapping[str, Any], ...] = (
     _ALL,
     {**_ALL, "stream": True, "stream_options": _USAGE},
     {"prompt": "a", "echo": True, "stream": True, "stream_options": {"include_usage": True}},
+    {"prompt": "a", "echo": True, "logprobs": 1},
+    {"prompt": "a", "prompt_logprobs": 1, "stream": False},
 )
 
 DIALECT = Dialect(
     name="openai_completions",
-    routes=(Route("/v1/completions", form=FORM, samples=SAMPLES, data_keyed=frozenset({"top_logprobs"})),),
+    routes=(
+        Route("/v1/completions", form=FORM, samples=SAMPLES, data_keyed=frozenset({"top_logprobs", "prompt_logprobs"})),
+    ),
     parse=parse,
     error=_error,
 )

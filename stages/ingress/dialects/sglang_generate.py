@@ -352,6 +352,17 @@ SAMPLES: tuple[Mapping[str, Any], ...] = (
         for text in ("a", ["a"])
     ),
     {"text": "a", "return_logprob": True},
+    *(
+        {
+            "text": "a",
+            "return_logprob": True,
+            "logprob_start_len": start,
+            "top_logprobs_num": 1,
+            "token_ids_logprob": [5],
+            "return_text_in_logprobs": start == 0,
+        }
+        for start in (0, 1)
+    ),
 )
 
 DIALECT = Dialect(
