@@ -209,5 +209,5 @@ def open_channels(
 def open_mailbox(
     max_new_tokens: int, num_choices: int
 ) -> "tuple[trio.MemorySendChannel[Event], trio.MemoryReceiveChannel[Event]]":
-    """Return a mailbox that holds every Delta of a short request, or MAILBOX_DELTAS of a long one, and every Ended."""
-    return trio.open_memory_channel[Event](min(max_new_tokens, MAILBOX_DELTAS) * num_choices + num_choices)
+    """Return a mailbox for every Delta of a short request, or MAILBOX_DELTAS of a long one, every start and Ended."""
+    return trio.open_memory_channel[Event]((min(max_new_tokens, MAILBOX_DELTAS) + 2) * num_choices)

@@ -141,6 +141,8 @@ class Ask:
     form: TextForm = TextForm()
     num_choices: int = 1
     stream: bool = False
+    # Whether an empty Delta comes first, once the prompt has met the cache: how much of it was found there.
+    tells_start: bool = False
     logprobs: bool = False
     num_top_logprobs: int = 0
     # Ids whose logprobs come with every token's.
@@ -372,6 +374,8 @@ class Submit:
     logprob_token_ids: tuple[int, ...] = ()
     # Of the choices of one request only the first scores the prompt they share.
     prompt_logprobs_from: int | None = None
+    # Whether its first event is an empty Delta, at its first admission.
+    tells_start: bool = False
 
     @property
     def has_text_stops(self) -> bool:
@@ -552,7 +556,7 @@ class PromptScores:
 
 @checked_frozen(eq=False)
 class TokensRow:
-    """One choice's share of a step: new ids with their logprobs, and the end if it ended.
+    """One choice's share of a step: new ids with their logprobs, and the end if it ended; neither when it is let in.
 
     `wanted` holds for each id the logprobs of the submit's logprob_token_ids; `prompt` comes with the first row.
     """

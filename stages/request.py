@@ -263,6 +263,7 @@ def _submits(
             logit_bias=ask.logit_bias,
             logprob_token_ids=ask.logprob_token_ids,
             prompt_logprobs_from=_prompt_logprobs_from(ask, prompt, choice),
+            tells_start=ask.tells_start,
         )
         for choice in range(ask.num_choices)
     ]

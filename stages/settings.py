@@ -1,6 +1,7 @@
 """One frozen settings class per stage; trnrt/config.py fills them from flags, stages only read them."""
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from attrs import field, frozen
@@ -53,6 +54,14 @@ class ModelSettings:
     # Which optional inputs the graphs have: token masks (--structured-outputs), changed logits (--penalties).
     structured_outputs: bool = False
     penalties: bool = False
+    # Other names clients may call it by; * stands for any text.
+    aliases: tuple[str, ...] = ()
+
+    def answers_to(self, name: str) -> bool:
+        """Return whether `name` means this model."""
+        if name in (self.served_model_name, self.model_path):
+            return True
+        return any(fnmatchcase(name, alias) for alias in self.aliases)
 
 
 @frozen

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -140,7 +141,12 @@ class FakeEngine:
 
     async def _play(self, submit: Submit, scope: trio.CancelScope) -> None:
         with scope, suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            for delay_s, event in self.script(submit):
+            steps = iter(self.script(submit))
+            first = next(steps)
+            if submit.tells_start:
+                usage = Usage(len(submit.prompt_ids), 0, first[1].usage.cached_tokens)
+                submit.mailbox.send_nowait(Delta(submit.key.choice, (), usage=usage))
+            for delay_s, event in chain([first], steps):
                 if delay_s:
                     await trio.sleep(delay_s)
                 if isinstance(event, Ended):

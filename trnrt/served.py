@@ -72,6 +72,7 @@ def read_served_model(config: Config) -> ServedModel:
             queue_timeout_s=config.queue_timeout,
             structured_outputs=config.structured_outputs,
             penalties=config.penalties,
+            aliases=tuple(filter(None, (name.strip() for name in config.model_alias.split(",")))),
         ),
     )
 

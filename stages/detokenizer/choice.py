@@ -109,9 +109,11 @@ class Choice:
         self._clear()
 
     def take(self, row: TokensRow) -> tuple[Event, ...]:
-        """Return the events of one step's row: mostly one Delta, and an Ended when the choice ends by it."""
+        """Return the events of one row: mostly one Delta, and an Ended when the choice ends by it."""
         if self.ended:
             return ()
+        if not row.token_ids and row.finish is None:
+            return (Delta(self.key.choice, (), usage=row.usage),)
         used = self._num_taken = self._take_ids(row)
         finish = row.finish
         if finish is not None or self._matched is not None:

@@ -120,19 +120,20 @@ class App(QuartTrio):
         self.config["MAX_CONTENT_LENGTH"] = serving.settings.max_request_bytes
 
     def gate(self, request: Request, request_id: str) -> Response | None:
-        """Return the answer of a call that goes no further: a browser's preflight, or one without its key."""
+        """Return the answer to a browser's preflight or to a call without its key, or with two; None lets a call in."""
         given = {name.lower(): value for name, value in request.headers.items()}
         preflight = self.access.preflight_headers(given) if request.method == "OPTIONS" else None
         if preflight is not None:
             return Response(b"", 200 if preflight else 403, headers=preflight)
         try:
-            self.access.check(request.method, request.path, given)
-        except errors.Unauthorized as error:
+            self.access.check(request.method, request.path, request.headers.items())
+        except errors.RequestError as error:
             if request.path == "/v1" or request.path.startswith("/v1/"):
                 body = self.error_body(request.path)(error, error.status, request_id)
             else:
                 body = {"error": error.message}
-            return Response(orjson.dumps(body), error.status, {"www-authenticate": "Bearer"}, content_type=JSON)
+            headers = {"www-authenticate": "Bearer"} if isinstance(error, errors.Unauthorized) else {}
+            return Response(orjson.dumps(body), error.status, headers, content_type=JSON)
         return None
 
     def error_body(self, path: str) -> ErrorBody:

@@ -7,7 +7,7 @@ a client that leaves cancels it from outside, the deadline and the server's last
 
 import logging
 import math
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
@@ -63,7 +63,7 @@ async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Se
     """Answer one parsed call on `wire`, whatever happens; only the cancellation of the caller passes through."""
     try:
         with _claimed_ids(parsed, serving.live_ids), trio.fail_after(_timeout_s(parsed, serving.settings)):
-            async with _watched(dialect.ping if parsed.stream else None, serving, wire):
+            async with _watched(_ping(parsed, dialect), serving, wire):
                 async with admit(parsed.asks, serving.services) as feed:
                     if parsed.stream:
                         await _stream(parsed, dialect, feed, wire)
@@ -198,7 +198,7 @@ def _told(error: Exception) -> Exception:
 
 
 @asynccontextmanager
-async def _watched(ping: bytes | None, serving: Serving, wire: Wire) -> AsyncIterator[None]:
+async def _watched(ping: Callable[[], bytes] | None, serving: Serving, wire: Wire) -> AsyncIterator[None]:
     """Run a watch beside the block: it pings a silent stream, and at the cutoff raises Draining or EngineFailure."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch, ping, serving, wire)
@@ -206,7 +206,7 @@ async def _watched(ping: bytes | None, serving: Serving, wire: Wire) -> AsyncIte
         nursery.cancel_scope.cancel()
 
 
-async def _watch(ping: bytes | None, serving: Serving, wire: Wire) -> None:
+async def _watch(ping: Callable[[], bytes] | None, serving: Serving, wire: Wire) -> None:
     ping_s = serving.settings.sse_ping_s if ping else math.inf
     while True:
         silent_since_s = wire.written_s if wire.started else trio.current_time()
@@ -214,7 +214,15 @@ async def _watch(ping: bytes | None, serving: Serving, wire: Wire) -> None:
             await serving.cutoff.wait()
             raise EngineFailure("a stage failed") if serving.failed.is_set() else Draining
         if ping and wire.started and trio.current_time() - wire.written_s >= ping_s:
-            await wire.write(ping)
+            await wire.write(ping())
+
+
+def _ping(parsed: Parsed, dialect: Dialect) -> Callable[[], bytes] | None:
+    """Return what makes the frame for a silent stream; None where there is none to be sent."""
+    frame = dialect.ping
+    if not parsed.stream or frame is None:
+        return None
+    return parsed.ping or (lambda: frame)
 
 
 def _timeout_s(parsed: Parsed, settings: IngressSettings) -> float:

@@ -181,6 +181,7 @@ class Intake:
             counts = self.roster.outbox.counts
             counts["cached_tokens_host"] += choice.cached_host_tokens
             counts["cached_tokens_device"] += choice.cached_tokens - choice.cached_host_tokens
+            self.roster.outbox.started(choice.submit, choice.usage)
         if match is not None:
             self._abandon(choice, match)
             choice.captures = self.placement.captures(choice.submit.prompt_ids, start, match.num_matched)

@@ -16,6 +16,11 @@ class Outbox:
     _rows: list[TokensRow] = field(factory=list)
     _dropped: list[Submit] = field(factory=list)
 
+    def started(self, submit: Submit, usage: Usage) -> None:
+        """Add that a choice was let in, where its client wants to hear it."""
+        if submit.tells_start:
+            self._rows.append(TokensRow(submit, (), usage=usage))
+
     def sampled(self, rows: list[TokensRow]) -> None:
         """Add rows with a new token each, whose ends, if they have one, were counted."""
         self._rows += rows

@@ -4,11 +4,11 @@ A reader demands what the strictest client does (one role, one finish, one termi
 the end) and gives the value a call without a stream gets, to the last field. A stream that failed gives a Failure.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-import orjson
 from attrs import evolve, field, frozen
 
 from stages.settings import ModelSettings
@@ -120,7 +120,7 @@ def frames(body: bytes) -> list[Any]:
     *data, done = [part.removeprefix(b"data: ") for part in parts]
     assert done == b"[DONE]"
     assert b"[DONE]" not in data
-    return [orjson.loads(one) for one in data]
+    return [json.loads(one) for one in data]
 
 
 def failure_in(values: list[Any]) -> Failure | None:
@@ -301,7 +301,7 @@ def _join_messages(body: bytes) -> Any:
 
 def _join_ollama(body: bytes) -> Any:
     assert body.endswith(b"\n")
-    lines = [orjson.loads(line) for line in body.splitlines()]
+    lines = [json.loads(line) for line in body.splitlines()]
     if (failure := failure_in(lines)) is not None:
         return failure
     assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]

@@ -4,6 +4,7 @@ Template, tokenizer, dialects, request task and detokenizer are the real ones. W
 clock, so a test under a MockClock sees exact instants.
 """
 
+import json
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -22,7 +23,19 @@ from stages.errors import Draining, QueueFull
 from stages.ingress.app import App, create_app
 from stages.ingress.dialects import find_dialects
 from stages.ingress.respond import Serving
-from stages.messages import Cancel, CommandResult, Event, Finish, Render, Submit, Tokens, TokensRow, Work, WorkDone
+from stages.messages import (
+    Cancel,
+    CommandResult,
+    Event,
+    Finish,
+    Render,
+    Submit,
+    Tokens,
+    TokensRow,
+    Usage,
+    Work,
+    WorkDone,
+)
 from stages.prompt.stage import Prompter
 from stages.prompt.templates import load_template
 from stages.request import Services
@@ -75,6 +88,9 @@ class ScriptedEngine:
             heard = evolve(submit, mailbox=_Heard(submit.mailbox, self.delivered))
             self.running[str(submit.key)] = Stepper(heard, self.script_of(submit), self.cached_tokens)
             self._ready_s[str(submit.key)] = trio.current_time() + self.prefill_s
+            if submit.tells_start:
+                usage = Usage(len(submit.prompt_ids), 0, self.cached_tokens)
+                self.extra.append(TokensRow(heard, (), usage=usage))
         self._wake.set()
 
     def cancel(
@@ -238,7 +254,7 @@ class Exchange:
 
     @property
     def json(self) -> Any:
-        return orjson.loads(self.body)
+        return json.loads(self.body)
 
     @property
     def is_stream(self) -> bool:

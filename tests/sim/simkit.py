@@ -26,6 +26,7 @@ from stages.messages import (
     Sampling,
     Submit,
     TextForm,
+    Usage,
 )
 from stages.scheduler.core import SchedulerCore
 from stages.settings import SchedulerSettings
@@ -98,6 +99,7 @@ def submit(
     logit_bias: tuple[tuple[int, float], ...] = (),
     logprob_token_ids: tuple[int, ...] = (),
     prompt_logprobs_from: int | None = None,
+    tells_start: bool = False,
 ) -> Submit:
     """Return a Submit with defaults; without a mailbox its events have nowhere to go."""
     return Submit(
@@ -125,16 +127,18 @@ def submit(
         logit_bias=logit_bias,
         logprob_token_ids=logprob_token_ids,
         prompt_logprobs_from=prompt_logprobs_from,
+        tells_start=tells_start,
     )
 
 
 @frozen(eq=False)
 class Heard:
-    """What one choice brought its client, with the instant of each token."""
+    """What one choice brought its client, with the instant of each token and of each time it was let in."""
 
     token_ids: tuple[int, ...]
     times_s: tuple[float, ...]
     ended: Ended
+    starts: tuple[tuple[float, Usage], ...] = ()
 
     @property
     def gaps_s(self) -> tuple[float, ...]:
@@ -169,6 +173,7 @@ class SimEngine:
         self.submits.update(submits)
         del submits
         heard: dict[int, list[tuple[int, float]]] = {order.key.choice: [] for order in orders}
+        starts: dict[int, list[tuple[float, Usage]]] = {order.key.choice: [] for order in orders}
         ended: dict[int, Ended] = {}
         try:
             while len(ended) < len(orders):
@@ -176,6 +181,9 @@ class SimEngine:
                 assert event.choice not in ended, "an event came after the end"
                 if isinstance(event, Ended):
                     ended[event.choice] = event
+                elif not event.token_ids:
+                    assert not heard[event.choice], "a start came after a token"
+                    starts[event.choice].append((trio.current_time(), event.usage))
                 else:
                     heard[event.choice] += [(token_id, trio.current_time()) for token_id in event.token_ids]
         finally:
@@ -186,6 +194,7 @@ class SimEngine:
                 tuple(token_id for token_id, _ in heard[order.key.choice]),
                 tuple(at_s for _, at_s in heard[order.key.choice]),
                 ended[order.key.choice],
+                tuple(starts[order.key.choice]),
             )
             for order in orders
         )

@@ -31,6 +31,12 @@ def test_the_shipped_model_is_served_without_flags() -> None:
     assert (model.settings.reasoning_parser, model.settings.tool_call_parser) == ("glm45", "glm47")
 
 
+def test_other_names_are_a_list_and_claude_models_by_default() -> None:
+    assert read_served_model(Config()).settings.aliases == ("claude-*",)
+    assert read_served_model(Config(model_alias=" a, b* ,")).settings.aliases == ("a", "b*")
+    assert read_served_model(Config(model_alias="")).settings.aliases == ()
+
+
 def test_nothing_is_left_to_decide_after_resolving() -> None:
     model = read_served_model(Config())
 

@@ -114,7 +114,9 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
     if body.max_tokens < 1:
         raise invalid("max_tokens", f"max_tokens must be at least 1, got {body.max_tokens}.")
     ask = read_ask(body, call, model, body.max_tokens)
-    head = MessageHead(ask.request_id, check_model(body.model, model), hides_thinking=_hides_thinking(body))
+    head = MessageHead(
+        ask.request_id, check_model(body.model, model), body.max_tokens, hides_thinking=_hides_thinking(body)
+    )
     return Parsed((ask,), body.stream, MessageEncoder(head, Blocks(1 if _one_call(body) else None)))
 
 
@@ -145,7 +147,8 @@ def read_ask(body: PromptBody, call: Call, model: ModelSettings, max_tokens: int
         request_id=f"msg_{call.request_id}",
         prompt=Chat(conversation.messages, offered, template, conversation.continues),
         sampling=read_sampling(options, model.default_sampling),
-        limits=read_limits(options, max_tokens, model),
+        # As Anthropic's own models take it: claude-code asks for 32,000 tokens whatever the context holds.
+        limits=evolve(read_limits(options, max_tokens, model), may_shrink=True),
         form=TextForm(
             skip_special_tokens=body.skip_special_tokens,
             parse_reasoning=model.reasoning_parser is not None,
@@ -153,6 +156,7 @@ def read_ask(body: PromptBody, call: Call, model: ModelSettings, max_tokens: int
             tools=offered,
         ),
         stream=body.stream,
+        tells_start=body.stream,
         thinking_budget_tokens=_thinking_budget(body, model),
     )
     calls = tool_grammar(choice, tools, model, is_parallel=not _one_call(body))

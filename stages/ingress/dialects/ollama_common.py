@@ -70,7 +70,7 @@ class OllamaBody(PlacementFields):
 
 def check_name(name: str, model: ModelSettings) -> str:
     """Return the model's name to answer with, the client's own; raises NotFound for a model that is not served."""
-    if name.removesuffix(TAG) in ("", model.served_model_name, model.model_path):
+    if (bare := name.removesuffix(TAG)) == "" or model.answers_to(bare):
         return name or model.served_model_name + TAG
     raise NotFound(f"model '{name:.256}' not found", "model", "model_not_found")
 

@@ -125,7 +125,7 @@ def check_model(name: str, model: ModelSettings) -> str:
     """Return the model name to answer with: the client's own, or the served one for none; raises NotFound."""
     if name in ("", "default"):
         return name or model.served_model_name
-    if name in (model.served_model_name, model.model_path):
+    if model.answers_to(name):
         return name
     raise NotFound(f"The model `{name}` does not exist.", "model", "model_not_found")
 

@@ -139,7 +139,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
     )
     response = _response(body, call, ask, check_model(body.model, model))
     encoder = ResponseEncoder(response, Output(showing), call.elapsed_s, body.return_cached_tokens_details)
-    return Parsed((ask,), body.stream, encoder)
+    return Parsed((ask,), body.stream, encoder, ping=encoder.keepalive)
 
 
 def _refuse(raw: Mapping[str, Any], body: ResponsesBody) -> None:
