@@ -38,7 +38,8 @@ from tests.stages.grammar.small import EOS, VOCAB_SIZE, allowed_ids
 pytestmark = pytest.mark.slow
 
 # A grammar whose compile takes longer than anybody waits.
-ENDLESS = TextGrammar("ebnf", 'root ::= ((((("a"{1,100} "b"){1,100} "c"){1,100} "d"){1,100} "e"){1,100} "f"){1,100}')
+RULES = "".join(f'r{n} ::= "a" r{n + 1} | "b"\n' for n in range(20_000))
+ENDLESS = TextGrammar("ebnf", f'root ::= r0\n{RULES}r20000 ::= "c"')
 JSON = TextGrammar("json_schema", json.dumps({"type": "object", "properties": {"n": {"const": 7}}, "required": ["n"]}))
 
 
