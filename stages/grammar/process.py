@@ -14,7 +14,7 @@ from attrs import define, field
 
 from stages.errors import EngineFailure, InvalidRequest, StartupError
 from stages.grammar.engines import Engines
-from stages.grammar.matchers.port import Source, Template
+from stages.grammar.matchers.port import GrammarRefused, Source, Template
 from stages.grammar.pool import Breach, describe_breach
 from stages.grammar.worker import LENGTH, Opening
 from stages.messages import Constraint
@@ -79,7 +79,7 @@ class Worker:
                 env=environment,
                 start_new_session=True,
             )
-        except OSError as error:  # no files, processes or memory left: this constraint's loss alone
+        except OSError as error:
             raise EngineFailure(f"a grammar worker did not start: {error}") from None
         s = self.settings
         opening = Opening(
@@ -108,7 +108,10 @@ class Worker:
                         await pipe.aclose()
 
     def _load(self, source: Source, compiled: bytes) -> Template:
-        return self.engines.of(source).load(source, compiled)
+        try:
+            return self.engines.of(source).load(source, compiled)
+        except (GrammarRefused, RuntimeError) as error:  # what the worker took this process must take too
+            raise EngineFailure(f"a compiled grammar could not be loaded: {error}") from None
 
     async def _send(self, frame: bytes) -> None:
         assert self._process is not None
