@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 
 import graphs.variants
 from graphs.config import Config
-from graphs.keys import Family, GraphKey
+from graphs.keys import EditKind, Family, GraphKey
 from graphs.layers.kda import CHUNK_TOKENS
 from graphs.layers.mla_dsa import Regime, regime_of
 from graphs.settings import GraphSettings
@@ -23,13 +23,15 @@ from graphs.variant import Variant
 BLOCK_TOKENS = CHUNK_TOKENS
 Attention = Literal["kda", "dsa"]
 Mlp = Literal["dense", "moe"]
-Part = Attention | Mlp | Literal["threshold", "draw"]
-_URGENCY = ("decode", "mlp-dense", "mlp-moe-few", "threshold", "draw", "mlp-moe-crowded", "prefill")
+EndingPart = Literal["mask", "adjust", "score"]
+Part = Attention | Mlp | Literal["threshold", "draw"] | EndingPart
+ENDING_PARTS: tuple[EndingPart, ...] = ("mask", "adjust", "score")
+_URGENCY = ("decode", "mlp-dense", "mlp-moe-few", "threshold", "draw", "mask", "adjust", "mlp-moe-crowded", "prefill")
 
 
 @frozen
 class Body:
-    """One thing to compile: half a layer or a part of sampling, over ranges of rows (of tokens, if mlp) and pages."""
+    """One thing to compile: half a layer or a part of the ending, over ranges of rows (of tokens, if mlp) and pages."""
 
     name: str
     part: Part
@@ -53,9 +55,29 @@ def variants() -> dict[str, Variant]:
 def keys(settings: GraphSettings) -> list[GraphKey]:
     """Return every key the settings allow."""
     buckets = settings.buckets
-    decode = product(buckets.batch, (1,), buckets.pages, variants())
-    prefill = product(buckets.prefill_batch, buckets.tokens, buckets.pages, variants())
-    return [GraphKey("decode", *shape) for shape in decode] + [GraphKey("prefill", *shape) for shape in prefill]
+    families: dict[Family, tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...]]] = {
+        "decode": (buckets.batch, (1,), (False,)),
+        "prefill": (buckets.prefill_batch, buckets.tokens, (False, True)),
+    }
+    return [
+        GraphKey(family, rows, tokens, pages, variant, *edit, is_scored)
+        for family, (batch, chunks, scored) in families.items()
+        for rows, tokens, pages, variant, edit, is_scored in product(
+            batch, chunks, buckets.pages, variants(), edit_shapes(settings), scored
+        )
+    ]
+
+
+def edit_shapes(settings: GraphSettings) -> list[tuple[EditKind, int]]:
+    """Return every way the settings let logits be edited, and the number K of tokens it adjusts; ("", 0) is not."""
+    found: list[tuple[EditKind, int]] = [("", 0)]
+    if settings.takes_mask:
+        found.append(("masked", 0))
+    for size in settings.adjust_tokens:
+        found.append(("adjusted", size))
+        if settings.takes_mask:
+            found.append(("masked_adjusted", size))
+    return found
 
 
 def attention_body(config: Config, settings: GraphSettings, key: GraphKey, attention: Attention) -> Body:
@@ -90,9 +112,14 @@ def bodies(config: Config, settings: GraphSettings) -> list[Body]:
             found[body.name] = body.joined(found.get(body.name, body))
     batches = {*settings.buckets.batch, *settings.buckets.prefill_batch}
     rows_of_any = (min(batches), max(batches))
-    return sorted(
-        [*found.values(), Body("threshold", "threshold", rows_of_any), Body("draw", "draw", rows_of_any)], key=_urgency
-    )
+    parts: list[Part] = ["threshold", "draw"]
+    if settings.takes_mask:
+        parts.append("mask")
+    if settings.adjust_tokens:
+        parts.append("adjust")
+    endings = [Body(part, part, rows_of_any) for part in parts]
+    # Few requests score their prompt, and it costs little beside the head: last of all.
+    return [*sorted([*found.values(), *endings], key=_urgency), Body("score", "score", (BLOCK_TOKENS, BLOCK_TOKENS))]
 
 
 def _hull(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:

@@ -3,7 +3,8 @@
     <cache>/<fingerprint>/<body>.<digest>.so
 
 The fingerprint covers everything that could change the machine code: settings, config, the source of graphs/, torch,
-the processor and the thread count. The digest is of the file's own bytes: a file that does not match it, or does not
+the processor and the thread count. What edits logits and scores prompts has a folder of its own, so that turning it on
+compiles no layer anew. The digest is of the file's own bytes: a file that does not match it, or does not
 load, is thrown away with one log line and built anew. Files appear by rename, so a reader never sees half of one.
 
 `python -m graphs.compile` is the background half: it reads a pickled Job from standard input, builds what is missing,
@@ -30,9 +31,11 @@ from typing import Any
 import torch
 from attrs import frozen
 from torch import Tensor
+from torch.export import ExportedProgram
 
 from graphs.capture import capture
-from graphs.catalog import Body, bodies
+from graphs.capture_ending import capture_ending
+from graphs.catalog import ENDING_PARTS, Body, bodies
 from graphs.config import Config
 from graphs.settings import GraphSettings
 from graphs.shared_object import Loaded
@@ -43,30 +46,49 @@ MAX_WORKERS = 2  # each needs a core and half a gigabyte, and serving goes on me
 SCRATCH = "scratch-"
 STALE_S = 3600.0
 SOURCES = ("layers/*.py", "models/*.py", "capture.py", "packing.py", "parameters.py", "state.py")
+ENDING_SOURCES = ("layers/edits.py", "layers/scores.py", "capture_ending.py")
 Compiled = Callable[[list[Tensor]], list[Tensor]]
 
 
 @frozen
 class Job:
-    """What to compile, for how many compute threads, and the folder that keeps it."""
+    """What to compile, for how many compute threads, and the folders that keep layers and endings."""
 
     config: Config
     settings: GraphSettings
     folder: Path
+    ending_folder: Path
     threads: int = 1
 
     @classmethod
     def of(cls, config: Config, settings: GraphSettings, cache: Path, threads: int = 1) -> "Job":
-        """Return the job whose folder under `cache` is named by everything that could change the machine code."""
-        code = (source_digest(), torch.__version__, sys.version, processor(), inductor_configs(threads))
-        return cls(config, settings, cache / settings.fingerprint(config, threads, *code), threads)
+        """Return the job whose folders under `cache` are named by everything that could change the machine code."""
+        made_by = (torch.__version__, sys.version, processor(), inductor_configs(threads))
+        folder = cache / settings.fingerprint(config, threads, source_digest(), *made_by)
+        ending = cache / settings.ending_fingerprint(config, threads, ending_digest(), *made_by)
+        return cls(config, settings, folder, ending, threads)
+
+    def folder_of(self, body: Body) -> Path:
+        """Return the folder that keeps `body`."""
+        return self.ending_folder if body.part in ENDING_PARTS else self.folder
 
 
 def source_digest() -> str:
-    """Return a digest of every source file that could change a body."""
-    digest = hashlib.sha256()
+    """Return a digest of every source file that could change a layer or a draw."""
     root = Path(__file__).parent
-    for path in sorted(path for pattern in SOURCES for path in root.glob(pattern)):
+    apart = {root / name for name in ENDING_SOURCES}
+    return _digest_of(root, {path for pattern in SOURCES for path in root.glob(pattern)} - apart)
+
+
+def ending_digest() -> str:
+    """Return a digest of every source file that could change what edits logits or scores prompts."""
+    root = Path(__file__).parent
+    return _digest_of(root, {root / name for name in (*ENDING_SOURCES, "capture.py", "layers/sampling.py")})
+
+
+def _digest_of(root: Path, paths: set[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(paths):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
@@ -92,18 +114,24 @@ def has_compiler() -> bool:
 
 def build(job: Job, body: Body) -> Path:
     """Capture, compile and store one body; returns its file."""
-    program = capture(body, job.config, job.settings)
-    job.folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=job.folder) as scratch:
+    program = captured(body, job.config, job.settings)
+    folder = job.folder_of(body)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch:
         package = torch._inductor.aoti_compile_and_package(
             program,
             package_path=os.path.join(scratch, "body.pt2"),
             inductor_configs=inductor_configs(job.threads),
         )
         made = _unpack(Path(package), Path(scratch) / "body.so")
-        path = job.folder / f"{body.name}.{_digest(made)}.so"
+        path = folder / f"{body.name}.{_digest(made)}.so"
         os.replace(made, path)
     return path
+
+
+def captured(body: Body, config: Config, settings: GraphSettings) -> ExportedProgram:
+    """Return the captured program of any body."""
+    return (capture_ending if body.part in ENDING_PARTS else capture)(body, config, settings)
 
 
 def _unpack(package: Path, made: Path) -> Path:
@@ -135,7 +163,7 @@ def inductor_configs(threads: int) -> dict[str, Any]:
 
 def stored(job: Job, body: Body) -> Compiled | None:
     """Return the body loaded from disk, or None when it is not there; a damaged file is removed with a log line."""
-    for path in sorted(job.folder.glob(f"{body.name}.*.so")):
+    for path in sorted(job.folder_of(body).glob(f"{body.name}.*.so")):
         try:
             if path.name.split(".")[1] != _digest(path):
                 raise ValueError("its digest does not match")
@@ -152,7 +180,7 @@ def _digest(path: Path) -> str:
 
 def is_stored(job: Job, body: Body) -> bool:
     """Return whether the body has a file, damaged or not."""
-    return any(job.folder.glob(f"{body.name}.*.so"))
+    return any(job.folder_of(body).glob(f"{body.name}.*.so"))
 
 
 def main() -> None:
@@ -161,6 +189,7 @@ def main() -> None:
     os.nice(NICENESS)
     torch.set_num_threads(1)
     _sweep(job.folder)
+    _sweep(job.ending_folder)
     missing = [body for body in bodies(job.config, job.settings) if not is_stored(job, body)]
     torch._inductor.cpu_vec_isa.pick_vec_isa()  # tries the compiler; once here, not in every worker
     workers = min(MAX_WORKERS, os.cpu_count() or 1)

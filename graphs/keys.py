@@ -8,21 +8,32 @@ from typing import Literal
 from attrs import frozen
 
 Family = Literal["prefill", "decode"]
+# What is done to logits first: tokens ruled out, some tokens' logits changed, or both.
+EditKind = Literal["", "masked", "adjusted", "masked_adjusted"]
 
 
 @frozen
 class GraphKey:
-    """One fixed shape: family, rows [B], tokens a row [T], pages a row [P] and the variant of the last part."""
+    """One fixed shape: family, rows [B], tokens a row [T], pages a row [P] and the variant of the last part.
+
+    `edits` names what is done to logits, adjust_tokens is the K of an Adjust; a scored prefill gives logprobs of its
+    own tokens.
+    """
 
     family: Family
     batch: int
     tokens: int
     pages: int
     variant: str
+    edits: EditKind = ""
+    adjust_tokens: int = 0
+    is_scored: bool = False
 
     def __str__(self) -> str:
         """Return the key as it stands in logs and file names."""
-        return f"{self.family}-b{self.batch}-t{self.tokens}-p{self.pages}-{self.variant}"
+        edits = f"-{self.edits}{self.adjust_tokens or ''}" if self.edits else ""
+        scored = "-scored" if self.is_scored else ""
+        return f"{self.family}-b{self.batch}-t{self.tokens}-p{self.pages}-{self.variant}{edits}{scored}"
 
 
 @frozen

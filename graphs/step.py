@@ -20,6 +20,7 @@ from graphs.keys import Buckets, GraphKey
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
+Words = npt.NDArray[np.int32]
 
 NULL_SLOT = 0
 NULL_PAGE = 0
@@ -34,6 +35,56 @@ class SamplingRows:
     top_p: Floats
     min_p: Floats
     seed: Ints
+
+
+@frozen(eq=False)
+class Adjust:
+    """What some tokens' logits become: the K tokens of each row that anything is asked of.
+
+    token_ids [B, K] are distinct in a row; unused places hold vocab_size. counts [B, K] is how often the row has
+    generated the token, seen [B, K] is 1 where the prompt or the answer holds it, bias [B, K] is added. A logit first
+    loses frequency [B] x count and, where count > 0, presence [B]; where seen it is then divided by repetition [B] if
+    positive, else multiplied by it; then bias is added.
+    """
+
+    token_ids: Ints
+    counts: Floats
+    seen: Floats
+    bias: Floats
+    repetition: Floats
+    frequency: Floats
+    presence: Floats
+
+
+@frozen(eq=False)
+class Edits:
+    """What is done to logits before anything is sampled: first `adjust`, then tokens not `allowed` become -inf.
+
+    allowed [B, ceil(V / 32)] has bit v % 32 of word v // 32 set where token v may come, and at least one set a row.
+    """
+
+    allowed: Words | None = None
+    adjust: Adjust | None = None
+
+
+@frozen(eq=False)
+class Scoring:
+    """Which of a prefill step's tokens are scored: targets [B, T] is the token after each, -1 where nobody asks."""
+
+    targets: Ints
+
+
+@frozen(eq=False)
+class Scores:
+    """Logprobs [B, T] of the targets, the best K ids and logprobs [B, T, K] and of wanted ids [B, T, M] there.
+
+    They are of the plain logits at temperature 1; where a target is -1 they mean nothing.
+    """
+
+    logprobs: Floats
+    top_ids: Ints
+    top_logprobs: Floats
+    wanted: Floats | None = None
 
 
 def pairs(numbers: Sequence[tuple[int, ...]] = (), width: int = 2) -> Ints:
@@ -86,17 +137,29 @@ class StepInput:
     page_table: Ints
     sampling: SamplingRows
     copies: Copies = NO_COPIES
+    # What the key's `edits` names is here, for every row: an all-ones mask where a row has none.
+    edits: Edits | None = None
+    # With a key that is `scored`.
+    scoring: Scoring | None = None
+    # Ids [B, M] whose logprobs are wanted beside the sampled one's, -1 where a row wants fewer.
+    wanted_ids: Ints | None = None
 
 
 @frozen(eq=False)
 class StepOutput:
-    """Sampled ids [B] and their logprobs [B]; with a logprobs variant also the best K ids and logprobs [B, K]."""
+    """Sampled ids [B] and their logprobs [B]; with a logprobs variant also the best K ids and logprobs [B, K].
+
+    wanted [B, M] are the logprobs of the step's wanted_ids at the sampled token; scores come of a scored step. A
+    logprob of minus infinity stays what it is: what a client reads of it is a dialect's.
+    """
 
     token_ids: Ints
     logprobs: Floats
     top_ids: Ints | None
     top_logprobs: Floats | None
     device_s: float
+    wanted: Floats | None = None
+    scores: Scores | None = None
 
 
 @frozen
@@ -112,6 +175,9 @@ class Capacity:
     max_top_logprobs: int
     num_host_pages: int = 1
     num_host_slots: int = 1
+    # Whether steps may bring a mask, and the sizes K an Adjust may have; none where the graphs have no such input.
+    takes_mask: bool = False
+    adjust_tokens: tuple[int, ...] = ()
 
 
 class Device(Protocol):

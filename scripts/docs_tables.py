@@ -7,9 +7,6 @@ from pathlib import Path
 
 import attrs
 
-# Fields of /generate that are read, to complain as SGLang does, and then refused.
-NATIVE_REFUSED = {"max_thinking_tokens", "token_ids_logprob"}
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -73,7 +70,7 @@ def fields() -> Iterable[str]:
         sglang_parsing,
         tokenize,
     )
-    from stages.ingress.dialects.sglang_sampling import WireSampling
+    from stages.ingress.dialects.sglang_sampling import NOT_SERVED, WireSampling
 
     def names(cls: type) -> set[str]:
         return {field.alias for field in attrs.fields(cls)}
@@ -82,7 +79,7 @@ def fields() -> Iterable[str]:
     refused = set(openai_common.NOT_SERVED)
     message = names(anthropic_messages.MessagesBody)
     not_in_messages = {*openai_common.NOT_SERVED, *anthropic_messages.NOT_SERVED}
-    native = names(sglang_generate.GenerateBody) - NATIVE_REFUSED
+    native = names(sglang_generate.GenerateBody)
     ollama = names(ollama_common.OllamaBody)
     yield "| route | takes | refuses by name, unless the value asks for nothing |"
     yield "|---|---|---|"
@@ -99,8 +96,8 @@ def fields() -> Iterable[str]:
             names(openai_responses.ResponsesBody) - common,
             {*openai_responses.NOT_SERVED, *openai_responses.MOVED},
         ),
-        ("`/generate`", native, {*sglang_generate.NOT_SERVED, *NATIVE_REFUSED}),
-        ("`/generate`: `sampling_params`", names(WireSampling), set()),
+        ("`/generate`", native, set(sglang_generate.NOT_SERVED)),
+        ("`/generate`: `sampling_params`", names(WireSampling), set(NOT_SERVED)),
         ("`/v1/messages`, and but for `max_tokens` `/v1/messages/count_tokens`", message, not_in_messages),
         ("`/tokenize`, with `messages` also all of chat", names(tokenize.TokenizeBody), set()),
         ("`/detokenize`", names(tokenize.DetokenizeBody), set()),

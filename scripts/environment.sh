@@ -16,7 +16,7 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$extras]" >&2 || exit 2
   echo "$wanted" > "$stamp"
   # Whoever has the developer's tools has everything that serving needs.
-  [ "$extras" != "cpu,dev" ] || echo "$wanted" > .venv/.installed-cpu
+  [ "$extras" != "cpu,dev,grammar" ] || echo "$wanted" > .venv/.installed-cpu
 fi
 # Spinning threads on shared cores collapse; tokenizers' own pool would take the cores that serve.
 export PATH="$PWD/.venv/bin:$PATH" OMP_WAIT_POLICY=PASSIVE TOKENIZERS_PARALLELISM=false

@@ -10,6 +10,7 @@ Rule: past admission every send by a shared stage is `send_nowait`, so one slow 
 | transfers | unbounded | few and small: numbers of pages and slots; host memory's own size bounds what is on its way |
 | tokens | unbounded | one batch a step; the detokenizer is faster than a step, and the mailboxes bound what it writes |
 | mailbox | sized at admission | a reader that falls MAILBOX_DELTAS behind is cut off |
+| grammar inbox | unbounded | one FillMasks a step; the compiles that wait are bounded by GrammarSettings.max_compiles |
 | prompts | PROMPT_QUEUE | waiting to be tokenized; a full one is the queue-full 503 too |
 | stats | STATS_QUEUE | lossy, losses are counted |
 """
@@ -22,11 +23,13 @@ import trio
 from attrs import define, field
 
 from stages.errors import InvalidRequest
+from stages.mailbox import Mailbox
 from stages.messages import (
     Arrived,
     Bumped,
     ChoiceKey,
     Event,
+    GrammarInbox,
     SchedulerInbox,
     StartTransfer,
     StepPlan,
@@ -171,6 +174,8 @@ class Channels:
     transfers_receive: "trio.MemoryReceiveChannel[StartTransfer]"
     tokens_send: "trio.MemorySendChannel[Tokens]"
     tokens_receive: "trio.MemoryReceiveChannel[Tokens]"
+    grammar_send: "trio.MemorySendChannel[GrammarInbox]"
+    grammar_receive: "trio.MemoryReceiveChannel[GrammarInbox]"
 
 
 def open_channels(
@@ -186,6 +191,7 @@ def open_channels(
     plans_send, plans_receive = trio.open_memory_channel[StepPlan](MAX_FLIGHTS)
     transfers_send, transfers_receive = trio.open_memory_channel[StartTransfer](math.inf)
     tokens_send, tokens_receive = trio.open_memory_channel[Tokens](math.inf)
+    grammar_send, grammar_receive = trio.open_memory_channel[GrammarInbox](math.inf)
     return Channels(
         admission=Admission(max_queued_requests, scheduler_send.send_nowait, max_queued_tokens, rank),
         scheduler_send=scheduler_send,
@@ -196,11 +202,12 @@ def open_channels(
         transfers_receive=transfers_receive,
         tokens_send=tokens_send,
         tokens_receive=tokens_receive,
+        grammar_send=grammar_send,
+        grammar_receive=grammar_receive,
     )
 
 
-def open_mailbox(
-    max_new_tokens: int, num_choices: int
-) -> "tuple[trio.MemorySendChannel[Event], trio.MemoryReceiveChannel[Event]]":
-    """Return a mailbox that holds every Delta of a short request, or MAILBOX_DELTAS of a long one, and every Ended."""
-    return trio.open_memory_channel[Event](min(max_new_tokens, MAILBOX_DELTAS) * num_choices + num_choices)
+def open_mailbox(max_new_tokens: int, num_choices: int) -> "tuple[Mailbox, trio.MemoryReceiveChannel[Event]]":
+    """Return a mailbox for every Delta of a short request, or MAILBOX_DELTAS of a long one, every start and Ended."""
+    send, receive = trio.open_memory_channel[Event]((min(max_new_tokens, MAILBOX_DELTAS) + 2) * num_choices)
+    return Mailbox(send), receive

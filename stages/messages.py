@@ -6,15 +6,17 @@ Messages are frozen and never changed after sending. Orders are imperative (Subm
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import trio
 from attrs import define, field, frozen
 
-from graphs.step import StepInput, StepOutput, Transfer
+from graphs.step import Floats, StepInput, StepOutput, Transfer, Words
 
 if TYPE_CHECKING:
     from attrs import frozen as checked_frozen
+
+    from stages.mailbox import Mailbox
 else:
     # For what is made anew for every row of every step: the type checker alone keeps it from being changed, which takes
     # a third of the time to make.
@@ -51,12 +53,52 @@ class Limits:
 
 
 @frozen
+class Penalties:
+    """What tokens that came already lose: as often as they came, once, and by division; 0, 0 and 1 are off."""
+
+    frequency: float = 0.0
+    presence: float = 0.0
+    repetition: float = 1.0
+
+
+@frozen
 class Tool:
     """A function the model may call; parameters is its JSON schema or None."""
 
     name: str
     definition: Mapping[str, Any]
     parameters: Mapping[str, Any] | None = None
+    # Whether a call of it always follows its schema, required or not.
+    is_strict: bool = False
+
+
+@frozen
+class TextGrammar:
+    """What the visible text must be; `text` is the schema or structural tag as JSON, the pattern or the grammar.
+
+    json_object is any JSON object, and choice one of the strings of a JSON array.
+    """
+
+    kind: Literal["json_schema", "json_object", "regex", "ebnf", "structural_tag", "choice"]
+    text: str = ""
+    # Where a reasoning parser runs: whether it waits for the thinking's end, or begins with the first token.
+    after_reasoning: bool = True
+    # Whether JSON may have whitespace between its tokens, or is written without any.
+    any_whitespace: bool = True
+
+
+@frozen
+class ToolGrammar:
+    """How the answer must call tools; without `is_required` plain text may come instead, calls are still held to it."""
+
+    tools: tuple[Tool, ...]
+    is_required: bool
+    # Which of the tools may be called.
+    names: tuple[str, ...]
+    is_parallel: bool = True
+
+
+Constraint = TextGrammar | ToolGrammar
 
 
 @frozen
@@ -69,6 +111,8 @@ class TextForm:
     parse_tools: bool = False
     stream_reasoning: bool = True
     tools: tuple[Tool, ...] = ()
+    # A stop string that is whole before so many tokens exist does not end the answer.
+    stops_after_tokens: int = 0
 
 
 @frozen
@@ -99,8 +143,23 @@ class Ask:
     form: TextForm = TextForm()
     num_choices: int = 1
     stream: bool = False
+    # Whether an empty Delta comes first, once the prompt has met the cache: how much of it was found there.
+    tells_start: bool = False
     logprobs: bool = False
     num_top_logprobs: int = 0
+    # Ids whose logprobs come with every token's.
+    logprob_token_ids: tuple[int, ...] = ()
+    # The first token of the prompt whose successors' logprobs are wanted; None wants no prompt logprobs.
+    prompt_logprobs_from: int | None = None
+    constraint: Constraint | None = None
+    # The field of a text's grammar, for the complaint about one that cannot be enforced.
+    constraint_field: str | None = None
+    penalties: Penalties = Penalties()
+    # Token ids and what is added to their logits.
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: frozenset[int] | None = None
+    # How many tokens the thinking may take before it is closed.
+    thinking_budget_tokens: int | None = None
     priority: int | None = None
     # Prompts of different namespaces (cache_salt, extra_key) never share cached state.
     namespace: str = ""
@@ -198,6 +257,72 @@ WorkDone = Prompt | Tokenized | Detokenized | ParsedText
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Request task <-> grammar stage <-> scheduler
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Grammar(Protocol):
+    """A compiled constraint; opaque to all but the grammar stage, which made it."""
+
+    @property
+    def constraint(self) -> Constraint:
+        """Return what it was compiled from."""
+        ...
+
+
+@frozen(eq=False)
+class CompileGrammar:
+    """request task -> grammar stage: compile a constraint; the Grammar, or the RequestError it earned, to `reply`."""
+
+    constraint: Constraint
+    reply: "trio.MemorySendChannel[Grammar | Exception]"
+
+
+@frozen(eq=False)
+class Rules:
+    """What every next token of a choice must obey besides its sampling; of all None nothing.
+
+    min_new_tokens rules the end tokens out until so many tokens exist.
+    """
+
+    grammar: Grammar | None = None
+    thinking_budget_tokens: int | None = None
+    min_new_tokens: int = 0
+    allowed_token_ids: frozenset[int] | None = None
+
+
+@frozen(eq=False)
+class FillMasks:
+    """scheduler -> grammar stage: tokens that choices have got since the last time, none at first; masks are wanted."""
+
+    rows: "tuple[tuple[Submit, tuple[int, ...]], ...]"
+
+
+@checked_frozen(eq=False)
+class Mask:
+    """What may come next in one choice: allowed [ceil(V / 32)] as in graphs.step.Edits, None for anything.
+
+    The num_free tokens after the newest, this one among them, may be sampled without a mask whatever they are. When
+    is_complete nothing more may come: the choice ends. An error ends it too.
+    """
+
+    submit: "Submit"
+    allowed: Words | None = None
+    num_free: int = 0
+    is_complete: bool = False
+    error: Exception | None = None
+
+
+@frozen(eq=False)
+class MasksFilled:
+    """grammar stage -> scheduler: masks of some of the choices that were asked for; the others follow."""
+
+    masks: tuple[Mask, ...]
+
+
+GrammarInbox = CompileGrammar | FillMasks
+
+# ---------------------------------------------------------------------------------------------------------------------
 # -> scheduler
 # ---------------------------------------------------------------------------------------------------------------------
 
@@ -235,7 +360,7 @@ class Submit:
     in_reasoning: bool | None
     logprobs: bool
     num_top_logprobs: int
-    mailbox: "trio.MemorySendChannel[Event]"
+    mailbox: "Mailbox"
     # None is --default-priority-value, or the worst there is.
     priority: int | None = None
     namespace: str = ""
@@ -245,6 +370,15 @@ class Submit:
     wait_until_s: float = math.inf
     # Patterns that end the visible text as the strings of stop do.
     stop_regex: tuple[str, ...] = ()
+    # Whether its first event is an empty Delta, at its first admission.
+    tells_start: bool = False
+    # None where any token may come.
+    rules: Rules | None = None
+    penalties: Penalties = Penalties()
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprob_token_ids: tuple[int, ...] = ()
+    # Of the choices of one request only the first scores the prompt they share.
+    prompt_logprobs_from: int | None = None
 
     @property
     def has_text_stops(self) -> bool:
@@ -378,7 +512,7 @@ class TransferDone:
     number: int
 
 
-SchedulerInbox = Arrived | Bumped | Cancel | Command | Drain | StepDone | StepFailed | TransferDone
+SchedulerInbox = Arrived | Bumped | Cancel | Command | Drain | MasksFilled | StepDone | StepFailed | TransferDone
 
 # ---------------------------------------------------------------------------------------------------------------------
 # scheduler -> detokenizer -> request task
@@ -410,9 +544,25 @@ class Usage:
     num_retractions: int = 0
 
 
+@frozen(eq=False)
+class PromptScores:
+    """Logprobs of a prompt's tokens [N] after the submit's prompt_logprobs_from, each given all before it.
+
+    The best ids and logprobs are [N, K], those of the submit's logprob_token_ids [N, M].
+    """
+
+    logprobs: Floats
+    top_ids: Words
+    top_logprobs: Floats
+    wanted: Floats | None = None
+
+
 @checked_frozen(eq=False)
 class TokensRow:
-    """One choice's share of a step: new ids with their logprobs, and the end if it ended."""
+    """One choice's share of a step: new ids with their logprobs, and the end if it ended; neither when it is let in.
+
+    `wanted` holds for each id the logprobs of the submit's logprob_token_ids; `prompt` comes with the first row.
+    """
 
     submit: Submit
     token_ids: tuple[int, ...]
@@ -420,6 +570,8 @@ class TokensRow:
     top: tuple[tuple[tuple[int, float], ...], ...] = ()
     finish: Finish | None = None
     usage: Usage = Usage(0, 0)
+    wanted: tuple[tuple[float, ...], ...] = ()
+    prompt: PromptScores | None = None
 
 
 @frozen(eq=False)
@@ -435,12 +587,13 @@ class Tokens:
 
 @frozen
 class TokenLogprob:
-    """One generated token's logprob, its exact bytes, and the best alternatives as (id, logprob, bytes)."""
+    """One token's logprob, its exact bytes, the best alternatives and the wanted ids as (id, logprob, bytes)."""
 
     token_id: int
     logprob: float
     token_bytes: bytes
     top: tuple[tuple[int, float, bytes], ...] = ()
+    wanted: tuple[tuple[int, float, bytes], ...] = ()
 
 
 @frozen
@@ -456,7 +609,7 @@ class ToolCallDelta:
     call_id: str | None = None
 
 
-@frozen
+@checked_frozen(unsafe_hash=True)
 class Delta:
     """detokenizer -> request task: what one step added to a choice; text is visible text, all pieces may be empty.
 
@@ -469,7 +622,10 @@ class Delta:
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
-    usage: Usage = Usage(0, 0)  # noqa: RUF009  # nobody changes it
+    usage: Usage = Usage(0, 0)
+    # With the first Delta of a choice that wants them: the prompt's tokens from its prompt_logprobs_from on. The first
+    # of them, which nothing was scored before, has the logprob NaN and no alternatives.
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @frozen

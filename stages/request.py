@@ -1,6 +1,7 @@
 """One request from ask to answer: the page to read first.
 
     dialect --Ask--> answer() --Render--> prompt stage --Prompt--> answer()
+                     answer() --CompileGrammar--> grammar stage --Grammar--> answer()    where tokens are constrained
                      answer() --Submit--> admission -> scheduler -> executor -> scheduler -> detokenizer
                      answer() <--Delta, Delta, ..., Ended-- mailbox <-- detokenizer
 
@@ -19,7 +20,25 @@ from attrs import field, frozen
 from stages.channels import open_mailbox
 from stages.engine.port import Engine
 from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, PriorityRefused, QueueFull
-from stages.messages import Ask, ChoiceKey, Ended, Event, Finish, Prompt, Render, Submit, Usage, Work, WorkDone
+from stages.mailbox import Mailbox
+from stages.messages import (
+    Ask,
+    ChoiceKey,
+    CompileGrammar,
+    Constraint,
+    Ended,
+    Event,
+    Finish,
+    Grammar,
+    GrammarInbox,
+    Prompt,
+    Render,
+    Rules,
+    Submit,
+    Usage,
+    Work,
+    WorkDone,
+)
 from stages.settings import ModelSettings
 
 ABORTED_WAITING = "Abort in waiting queue"
@@ -32,6 +51,8 @@ class Services:
     engine: Engine
     prompts: "trio.MemorySendChannel[Render]"
     model: ModelSettings
+    # The grammar stage, where there is one (--structured-outputs).
+    grammars: "trio.MemorySendChannel[GrammarInbox] | None" = None
     # Requests whose prompt is being made, by id, and whether they were aborted meanwhile: no engine knows them yet.
     rendering: dict[str, bool] = field(factory=dict)
 
@@ -56,6 +77,8 @@ class Answer:
     ask: Ask
     prompt: Prompt
     events: "trio.MemoryReceiveChannel[Event]"
+    # The other end of `events`, to lend a sink to.
+    mailbox: Mailbox
 
 
 @asynccontextmanager
@@ -69,17 +92,19 @@ async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
     services.rendering[ask.request_id] = False
     try:
         prompt = await render(ask, services)
+        grammar = await _compiled(ask, services)
     finally:
         is_aborted = services.rendering.pop(ask.request_id)
     max_new_tokens = fit(ask, len(prompt.token_ids), services.model)
+    check_start(ask, len(prompt.token_ids))
     mailbox, events = open_mailbox(max_new_tokens, ask.num_choices)
-    submits = tuple(_submits(ask, prompt, max_new_tokens, services.model, mailbox))
+    submits = tuple(_submits(ask, prompt, max_new_tokens, services.model, mailbox, grammar))
     if is_aborted:
         _end_unsubmitted(submits)
     else:
         services.engine.submit(submits)
     try:
-        yield Answer(ask, prompt, events)
+        yield Answer(ask, prompt, events, mailbox)
     finally:
         services.engine.cancel(ask.request_id)
         events.close()
@@ -108,6 +133,34 @@ async def look_up(work: Work, services: Services) -> WorkDone:
     if isinstance(done, Exception):
         raise done
     return done
+
+
+async def _compiled(ask: Ask, services: Services) -> Grammar | None:
+    """Return the ask's grammar, None for no constraint; raises InvalidRequest that names the field it came from."""
+    if ask.constraint is None:
+        return None
+    try:
+        return await compile_grammar(ask.constraint, services)
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            error.message, ask.constraint_field or error.param, error.code or "invalid_value"
+        ) from None
+
+
+async def compile_grammar(constraint: Constraint, services: Services) -> Grammar:
+    """Return the grammar stage's Grammar of a constraint; raises its RequestError, QueueFull, or InvalidRequest."""
+    if services.grammars is None:
+        raise InvalidRequest("Constrained output requires the server to be launched with --structured-outputs.")
+    reply, answer = trio.open_memory_channel[Grammar | Exception](1)
+    with answer:  # a closed receive end tells the grammar stage that nobody waits any more
+        services.grammars.send_nowait(CompileGrammar(constraint, reply))
+        try:
+            grammar = await answer.receive()
+        except trio.EndOfChannel:
+            raise EngineFailure("the grammar stage dropped a constraint") from None
+    if isinstance(grammar, Exception):
+        raise grammar
+    return grammar
 
 
 def fit(ask: Ask, prompt_tokens: int, model: ModelSettings) -> int:
@@ -140,6 +193,14 @@ def fit(ask: Ask, prompt_tokens: int, model: ModelSettings) -> int:
     return wanted
 
 
+def check_start(ask: Ask, prompt_tokens: int) -> None:
+    """Raise InvalidRequest where logprobs of the prompt are wanted from beyond its end."""
+    start = ask.prompt_logprobs_from
+    if start is not None and start > prompt_tokens:
+        text = f"logprob_start_len={start} is higher than the number of input tokens {prompt_tokens}. "
+        raise InvalidRequest(f"{text}Please use a smaller logprob_start_len.", "logprob_start_len")
+
+
 def _end_unsubmitted(submits: Sequence[Submit]) -> None:
     """Answer an abort that came before the engine knew the request as one that came while it waited."""
     for submit in submits:
@@ -147,12 +208,38 @@ def _end_unsubmitted(submits: Sequence[Submit]) -> None:
         submit.mailbox.send_nowait(ended)
 
 
+def _rules(ask: Ask, model: ModelSettings, grammar: Grammar | None) -> Rules | None:
+    """Return what tokens must obey, None for nothing; without masks min_new_tokens is the scheduler's to see to."""
+    rules = Rules(
+        grammar=grammar,
+        thinking_budget_tokens=ask.thinking_budget_tokens,
+        min_new_tokens=ask.limits.min_new_tokens if model.structured_outputs else 0,
+        allowed_token_ids=ask.allowed_token_ids,
+    )
+    is_ruled = rules.min_new_tokens > 0 or any(
+        rule is not None for rule in (grammar, rules.thinking_budget_tokens, rules.allowed_token_ids)
+    )
+    return rules if is_ruled else None
+
+
+def _prompt_logprobs_from(ask: Ask, prompt: Prompt, choice: int) -> int | None:
+    """Return where the scores of the prompt begin for one choice: the first makes them for all."""
+    start = ask.prompt_logprobs_from
+    return None if choice or start is None or start >= len(prompt.token_ids) else start
+
+
 def _submits(
-    ask: Ask, prompt: Prompt, max_new_tokens: int, model: ModelSettings, mailbox: "trio.MemorySendChannel[Event]"
+    ask: Ask,
+    prompt: Prompt,
+    max_new_tokens: int,
+    model: ModelSettings,
+    mailbox: Mailbox,
+    grammar: Grammar | None = None,
 ) -> list[Submit]:
     seed = ask.sampling.seed if ask.sampling.seed is not None else secrets.randbits(62)
     wait_until_s = math.inf if model.queue_timeout_s is None else trio.current_time() + model.queue_timeout_s
     stop_token_ids = frozenset() if ask.limits.ignore_eos else ask.limits.stop_token_ids | model.eos_token_ids
+    rules = _rules(ask, model, grammar)
     return [
         Submit(
             key=ChoiceKey(ask.request_id, choice),
@@ -174,6 +261,12 @@ def _submits(
             session=ask.session,
             routing_key=ask.routing_key,
             wait_until_s=wait_until_s,
+            tells_start=ask.tells_start,
+            rules=rules,
+            penalties=ask.penalties,
+            logit_bias=ask.logit_bias,
+            logprob_token_ids=ask.logprob_token_ids,
+            prompt_logprobs_from=_prompt_logprobs_from(ask, prompt, choice),
         )
         for choice in range(ask.num_choices)
     ]

@@ -1,6 +1,7 @@
 """One frozen settings class per stage; trnrt/config.py fills them from flags, stages only read them."""
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from attrs import field, frozen
@@ -50,6 +51,17 @@ class ModelSettings:
     incremental_streaming_output: bool = False
     refuses_priority: bool = False
     queue_timeout_s: float | None = None
+    # Which optional inputs the graphs have: token masks (--structured-outputs), changed logits (--penalties).
+    structured_outputs: bool = False
+    penalties: bool = False
+    # Other names clients may call it by; * stands for any text.
+    aliases: tuple[str, ...] = ()
+
+    def answers_to(self, name: str) -> bool:
+        """Return whether `name` means this model."""
+        if name in (self.served_model_name, self.model_path):
+            return True
+        return any(fnmatchcase(name, alias) for alias in self.aliases)
 
 
 @frozen
@@ -73,6 +85,8 @@ class SchedulerSettings:
     schedule_conservativeness: float = 1.0
     # Plan the next step while one is on the device.
     overlap: bool = False
+    # How long decoding waits for masks of rows that would run in its next step, so that they stay in one step.
+    mask_patience_s: float = 0.005
     # Longest wanted silence of a stream because of another's prefill; None takes full chunks.
     max_token_gap_s: float | None = None
     priority: "PrioritySettings | None" = None
@@ -117,3 +131,29 @@ class DetokenizerSettings:
     tool_call_parser: str | None = None
     # Whether formats that have a parser of ids are read by it: of one's own engine, whose tags are never spelled out.
     reads_ids: bool = True
+
+
+@frozen
+class GrammarSettings:
+    """Constrained output: whose tokens, and what a client's grammar may cost."""
+
+    tokenizer_path: str
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    reasoning_parser: str | None = None
+    # Worker processes, each with a grammar library of its own; the second starts when the first is busy.
+    num_workers: int = 2
+    # Constraints that may wait for a worker; 503 beyond.
+    max_compiles: int = 64
+    max_source_bytes: int = 1 << 20
+    compile_timeout_s: float = 5.0
+    # What a worker may take beyond what it takes idle.
+    worker_memory_bytes: int = 1 << 30
+    max_compiled_bytes: int = 64 << 20
+    cache_bytes: int = 256 << 20
+    # How long masks are collected before those that are ready are told.
+    mask_slice_s: float = 0.002
+    # How long one mask may take before its choice ends.
+    mask_limit_s: float = 2.0
+    # Threads that masks may be stuck in; more rows than that wait.
+    max_lanes: int = 4

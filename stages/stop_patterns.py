@@ -300,6 +300,18 @@ class PatternCursor:
             self._before = character
         return None
 
+    def skip(self, text: str) -> None:
+        """Move over text in which no match may end; one that begins there may end later."""
+        for character in text:
+            found = self._step(character)
+            if found is not None:
+                self._threads = {}
+                # A match that only waited for what comes next has not taken the character: it may begin another.
+                if found[1] == self._position and self._step(character) is not None:
+                    self._threads = {}
+            self._position += 1
+            self._before = character
+
     def flush(self) -> tuple[int, int] | None:
         """Start anew; return a match that only waited for the text to end, as find does."""
         found = self._step("")

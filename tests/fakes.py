@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -140,7 +141,12 @@ class FakeEngine:
 
     async def _play(self, submit: Submit, scope: trio.CancelScope) -> None:
         with scope, suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            for delay_s, event in self.script(submit):
+            steps = iter(self.script(submit))
+            first = next(steps)
+            if submit.tells_start:
+                usage = Usage(len(submit.prompt_ids), 0, first[1].usage.cached_tokens)
+                submit.mailbox.send_nowait(Delta(submit.key.choice, (), usage=usage))
+            for delay_s, event in chain([first], steps):
                 if delay_s:
                     await trio.sleep(delay_s)
                 if isinstance(event, Ended):
@@ -261,9 +267,10 @@ class FakeWire:
         self.instants_s: list[float] = []
         self._write_s = write_s
 
-    async def start(self, status: int, headers: Any) -> None:
+    async def start(self, status: int, headers: Any, body: bytes = b"") -> None:
         assert not self.started
         self.started, self.status, self.headers = True, status, dict(headers)
+        await self.write(body)
 
     async def write(self, data: bytes) -> None:
         assert self.started
@@ -275,9 +282,20 @@ class FakeWire:
         self.chunks.append(data)
         self.instants_s.append(trio.current_time())
 
-    async def end(self) -> None:
+    @property
+    def can_write_now(self) -> bool:
+        return False
+
+    def write_now(self, data: bytes) -> bytes:
+        raise AssertionError("this wire takes nothing at once")
+
+    async def write_rest(self, rest: bytes) -> None:
+        raise AssertionError("there is no rest")
+
+    async def end(self, body: bytes = b"") -> None:
         assert self.started
         assert not self.ended
+        await self.write(body)
         self.ended = True
 
     @property
@@ -287,3 +305,40 @@ class FakeWire:
     @property
     def json(self) -> Any:
         return orjson.loads(b"".join(self.chunks))
+
+
+class DirectWire(FakeWire):
+    """A FakeWire that also takes pieces at once, of each as many bytes as room() says; `busy` makes it take none."""
+
+    def __init__(self, room: Callable[[], int], write_s: float = 0.0) -> None:
+        super().__init__(write_s)
+        self.busy = False
+        self.num_direct = 0
+        self._room = room
+        self._is_cut = False
+
+    @property
+    def can_write_now(self) -> bool:
+        return self.started and not self.ended and not self.busy
+
+    def write_now(self, data: bytes) -> bytes:
+        assert data
+        assert not self._is_cut, "the rest of a piece comes before the next"
+        self.num_direct += 1
+        self.written_s = trio.current_time()
+        room = self._room()
+        if data[:room]:
+            self.chunks.append(data[:room])
+            self.instants_s.append(trio.current_time())
+        self._is_cut = bool(data[room:])
+        return data[room:]
+
+    async def write(self, data: bytes) -> None:
+        assert not self._is_cut, "the rest of a piece comes before the next"
+        await super().write(data)
+
+    async def write_rest(self, rest: bytes) -> None:
+        assert self._is_cut
+        self._is_cut = False
+        with trio.CancelScope(shield=True):
+            await super().write(rest)

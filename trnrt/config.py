@@ -49,6 +49,7 @@ class Config:
     )
     tokenizer_path: str | None = setting(None, "model", "folder with tokenizer.json; the model's own when absent")
     served_model_name: str | None = setting(None, "model", "name in /v1/models and answers; the folder's when absent")
+    model_alias: str = setting("claude-*", "model", "other names it answers to, by commas; * stands for any text")
     context_length: int | None = setting(None, "model", "longest prompt + answer in tokens; the model's own", low=8)
     dtype: Literal["auto", "bfloat16", "float32"] = setting(
         "auto", "model", "type of weights; auto is the checkpoint's"
@@ -143,9 +144,27 @@ class Config:
     deterministic: bool = setting(
         False, "device", "one fixed shape: same bits alone or in any batch", alias="enable-deterministic-inference"
     )
+    structured_outputs: bool = setting(
+        False, "device", "graphs that take masks: JSON, patterns, grammars, strict tool calls, thinking budgets"
+    )
+    penalties: bool = setting(False, "device", "graphs that change logits: penalties and logit_bias")
+    penalty_buckets: str = setting(
+        "64,1024", "device", "how many tokens of a request may be changed, by commas; the whole vocabulary is added"
+    )
     compile_cache_dir: str | None = setting(None, "device", "folder of compiled graphs; ~/.cache/trnrt when absent")
 
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "logging", "least severe line to log")
+
+    @property
+    def penalty_tokens(self) -> tuple[int, ...]:
+        """Return --penalty-buckets as numbers; raises ConfigError unless they are some, rising and above 0."""
+        sizes = [size.strip() for size in self.penalty_buckets.split(",")]
+        numbers = tuple(int(size) for size in sizes if size.isascii() and size.isdecimal() and len(size) < 17)
+        if len(numbers) < len(sizes) or list(numbers) != sorted(set(numbers)) or not numbers[0]:
+            raise ConfigError(
+                f"--penalty-buckets: expected rising whole numbers above 0, by commas, got {self.penalty_buckets!r}"
+            )
+        return numbers
 
     def flags(self) -> dict[str, object]:
         """Return every setting by name, as /server_info and the log line show them: of a secret only that it is set."""
@@ -297,6 +316,7 @@ def _read_toml(path: str, fields: "Mapping[str, Attribute[Any]]") -> dict[str, A
 
 
 def _check(config: Config) -> None:
+    _ = config.penalty_tokens
     if config.port > 65535:
         raise ConfigError(f"--port: must be at most 65535, got {config.port}")
     if config.chunked_prefill_size % 64:

@@ -8,6 +8,7 @@
             |-- detokenizer
             |-- executor -- engine thread -- device
             |-- scheduler
+            |-- grammar -- threads and worker processes, with --structured-outputs
             |-- prompt -- tokenizer thread
             `-- ingress            its own nursery of connections, never the stages' parent
 
@@ -26,7 +27,7 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from graphs.step import Device
 from stages.channels import PROMPT_QUEUE, Channels
@@ -35,6 +36,8 @@ from stages.engine.local import LocalEngine
 from stages.errors import StartupError, TrnrtError
 from stages.executor.runner import Runner, ThreadRunner
 from stages.executor.stage import run_executor
+from stages.grammar.engines import check_available
+from stages.grammar.stage import run_grammar
 from stages.ingress.app import create_app
 from stages.ingress.dialects import find_dialects
 from stages.ingress.info import Device as DeviceFacts
@@ -46,7 +49,7 @@ from stages.prompt.stage import run_prompt_stage
 from stages.request import Services
 from stages.scheduler.core import SchedulerCore
 from stages.scheduler.stage import run_scheduler
-from stages.settings import DetokenizerSettings, IngressSettings, PromptSettings
+from stages.settings import DetokenizerSettings, GrammarSettings, IngressSettings, PromptSettings
 from stages.stats.stage import Stats, open_stats, run_stats
 from trnrt.config import Config
 from trnrt.device import build_device
@@ -94,6 +97,8 @@ def run_server(config: Config) -> int:
     model = read_served_model(config)
     config = resolve(config, model)
     check_certificate(ingress_settings(config))
+    if model.settings.structured_outputs:
+        check_available()
     with closing(bind(ingress_settings(config))) as bound:
         return _run(config, model, bound)
 
@@ -187,7 +192,8 @@ async def serve(
     with server.bound or bind(settings) as bound:
         async with trio.open_nursery() as stages_nursery:
             await _start_stages(server, stages_nursery, runner(server.device), prompts_receive)
-            services = Services(LocalEngine(server.channels), prompts_send, server.model.settings)
+            grammars = server.channels.grammar_send if server.model.settings.structured_outputs else None
+            services = Services(LocalEngine(server.channels), prompts_send, server.model.settings, grammars)
             server.serving = Serving(services, settings)
             app = create_app(find_dialects(), server.serving, _info(server))
             async with trio.open_nursery() as front:
@@ -224,6 +230,13 @@ async def _start_stages(
     )
     await nursery.start(stage(run_executor, "executor"), runner, channels)
     server.core = await nursery.start(stage(_run_scheduler, "scheduler"), server)
+    if parsers.structured_outputs:
+        await nursery.start(
+            stage(run_grammar, "grammar"),
+            GrammarSettings(tokenizer, parsers.vocab_size, parsers.eos_token_ids, parsers.reasoning_parser),
+            channels.grammar_receive,
+            channels.scheduler_send.send_nowait,
+        )
     await nursery.start(stage(run_prompt_stage, "prompt"), PromptSettings(tokenizer, model.card.template), prompts)
 
 
@@ -231,6 +244,8 @@ async def _run_scheduler(server: Server, *, task_status: "trio.TaskStatus[Schedu
     # A turn begins where an end token stands: <|user|> and <|observation|> end an answer too.
     settings = scheduler_settings(server.config, server.model.settings.eos_token_ids)
     capacity = server.device.capacity
+    # How many prompts a prefill step holds is the device's to say.
+    settings = evolve(settings, max_prefill_rows=capacity.buckets.prefill_batch[-1])
     await run_scheduler(settings, capacity, server.channels, server.stats.send, task_status=task_status)
     server.drained.set()
 

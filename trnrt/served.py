@@ -70,6 +70,9 @@ def read_served_model(config: Config) -> ServedModel:
             incremental_streaming_output=config.incremental_streaming_output,
             refuses_priority=config.abort_on_priority_when_disabled and not config.enable_priority_scheduling,
             queue_timeout_s=config.queue_timeout,
+            aliases=tuple(filter(None, (name.strip() for name in config.model_alias.split(",")))),
+            structured_outputs=config.structured_outputs,
+            penalties=config.penalties,
         ),
     )
 

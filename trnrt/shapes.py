@@ -62,4 +62,11 @@ def graph_settings(config: Config, model: ModelSettings) -> GraphSettings:
         num_pages=num_pages + 1,
         page_size_tokens=PAGE_SIZE_TOKENS,
         dtype="float32" if config.dtype == "float32" else "bfloat16",
+        takes_mask=config.structured_outputs,
+        adjust_tokens=adjust_sizes(config, model.vocab_size) if config.penalties else (),
     )
+
+
+def adjust_sizes(config: Config, vocab_size: int) -> tuple[int, ...]:
+    """Return how many tokens an Adjust may name: --penalty-buckets, and last of all the whole vocabulary."""
+    return (*(size for size in config.penalty_tokens if size < vocab_size), vocab_size)

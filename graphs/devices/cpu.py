@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +31,9 @@ from graphs.chain import Chain, Link, driver
 from graphs.compile import Compiled, Job, has_compiler
 from graphs.config import Config
 from graphs.copying import Rows, end_copies, part_runs
+from graphs.ending import PromptScoring, edited, ending_of
 from graphs.keys import GraphKey
-from graphs.layers.sampling import DrawRows, Kernels, draw, greatest_threshold
+from graphs.layers.scores import wanted_logprobs
 from graphs.models.glm5_next import (
     decode_attention,
     embed,
@@ -49,7 +49,6 @@ from graphs.settings import DeviceMode, GraphSettings, default_cache
 from graphs.shared_object import Loaded
 from graphs.state import State, new_state, page_bytes, slot_bytes
 from graphs.step import NO_COPIES, NULL_SLOT, Capacity, DeviceLost, Ints, StepInput, StepOutput, Transfer
-from graphs.variant import Ending
 from graphs.weights import load_weights
 
 # start, num_valid, slots and page_table: what a step itself gives every attention body.
@@ -137,6 +136,8 @@ class CpuDevice:
             max_top_logprobs=settings.max_top_logprobs,
             num_host_pages=self._num_host_pages,
             num_host_slots=self._num_host_slots,
+            takes_mask=settings.takes_mask,
+            adjust_tokens=settings.adjust_tokens,
         )
 
     def run(self, step: StepInput) -> StepOutput:
@@ -193,8 +194,16 @@ class CpuDevice:
                 self._pages.copy(copies.pages.tolist())
                 self._slots.copy(copies.slots.tolist())
             slots = torch.from_numpy(step.slots)
-            h = self._decode(step, slots, ready) if step.key.family == "decode" else self._prefill(step, ready)
-            chosen = variant.choose(self._ending(step, logits(self._top, h), ready))
+            asked = step.scoring
+            scoring = None if asked is None else PromptScoring(step, asked.targets, self._settings.max_top_logprobs)
+            is_decode = step.key.family == "decode"
+            h = self._decode(step, slots, ready) if is_decode else self._prefill(step, ready, scoring)
+            wide = edited(logits(self._top, h), step.edits, ready)
+            ending = ending_of(step, wide, ready, self._settings.max_top_logprobs)
+            chosen = variant.choose(ending)
+            wanted = None
+            if step.wanted_ids is not None:
+                wanted = wanted_logprobs(wide, ending.rows.temperature, torch.from_numpy(step.wanted_ids)).numpy()
             self._state.last_token.index_copy_(0, slots, chosen.ids)
             if copies is not None:
                 self._pages.copy(copies.saves.tolist())
@@ -204,6 +213,8 @@ class CpuDevice:
             top_ids=None if chosen.best_ids is None else chosen.best_ids.numpy(),
             top_logprobs=None if chosen.best_logprobs is None else chosen.best_logprobs.numpy(),
             device_s=time.perf_counter() - began,
+            wanted=wanted,
+            scores=None if scoring is None else scoring.scores(),
         )
 
     def _transfer(self, transfer: Transfer) -> float:
@@ -256,7 +267,7 @@ class CpuDevice:
         streams = self._run_layers(step, ready, tokens, start, start, slots)
         return hidden(self._config, self._top, streams.squeeze(1))
 
-    def _prefill(self, step: StepInput, ready: Mapping[str, Compiled]) -> Tensor:
+    def _prefill(self, step: StepInput, ready: Mapping[str, Compiled], scoring: PromptScoring | None) -> Tensor:
         h = torch.zeros(step.key.batch, self._config.hidden_size, dtype=DTYPES[self._settings.dtype])
         for first in range(0, max(1, int(step.num_valid.max())), BLOCK_TOKENS):
             if step.copies is not NO_COPIES:
@@ -266,6 +277,8 @@ class CpuDevice:
             streams, counts = self._run_block(step, ready, first)
             if step.copies is not NO_COPIES:
                 self._slots.copy(end_copies(step, first))
+            if scoring is not None:
+                scoring.take(self._config, self._top, streams, first, ready)
             newest = last_hidden(self._config, self._top, streams, counts)
             h = torch.where((counts > 0).unsqueeze(1), newest, h)
         return h
@@ -342,31 +355,7 @@ class CpuDevice:
             links.append(Link(second, mlp.buffers))
         return Chain(self._driver, links)
 
-    def _ending(self, step: StepInput, wide: Tensor, ready: Mapping[str, Compiled]) -> Ending:
-        rows = step.sampling
-        threshold, drawing = ready.get("threshold"), ready.get("draw")
-        kernels = Kernels(
-            threshold=greatest_threshold if threshold is None else partial(_first, threshold),
-            draw=draw if drawing is None else partial(_both, drawing),
-            uses_top_k=bool((rows.top_k > 0).any()),
-            uses_top_p=bool((rows.top_p < 1).any()),
-        )
-        columns = DrawRows(
-            *(torch.from_numpy(x) for x in (rows.temperature, rows.top_k, rows.top_p, rows.min_p, rows.seed))
-        )
-        position = torch.from_numpy(step.start + step.num_valid)
-        return Ending(wide, columns, position, kernels, self._settings.max_top_logprobs)
-
 
 def _block(tokens: Ints, first: int) -> Ints:
     block = tokens[:, first : first + BLOCK_TOKENS]
     return np.pad(block, ((0, 0), (0, BLOCK_TOKENS - block.shape[1])))
-
-
-def _first(compiled: Compiled, *inputs: Tensor) -> Tensor:
-    return compiled(list(inputs))[0]
-
-
-def _both(compiled: Compiled, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-    ids, logprobs = compiled(list(inputs))
-    return ids, logprobs

@@ -7,10 +7,12 @@ text in the place of the ids.
 
 # Invariant: the joined pieces of all Deltas depend on the ids alone, not on how they were grouped into steps; nor does
 # the order of reasoning, text and calls, so a step that would upset a Delta's own order makes several.
+# Invariant: no stop ends the answer before stops_after_tokens ids; one that ends later counts wherever it began.
 # Invariant: ids, logprobs and usage end with the token that completed a stop string, though its text does not.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 from attrs import evolve, frozen
 
@@ -21,7 +23,18 @@ from stages.detokenizer.text_parts import TextParsers
 from stages.detokenizer.utf8 import Utf8
 from stages.detokenizer.visible import Blanks, Visible
 from stages.detokenizer.vocabulary import Vocabulary
-from stages.messages import Delta, Ended, Event, Finish, Submit, TokenLogprob, TokensRow, ToolCallDelta, Usage
+from stages.messages import (
+    Delta,
+    Ended,
+    Event,
+    Finish,
+    PromptScores,
+    Submit,
+    TokenLogprob,
+    TokensRow,
+    ToolCallDelta,
+    Usage,
+)
 
 
 @frozen
@@ -95,6 +108,9 @@ class Choice:
             stop_finder(submit.stop, form.keep_stop, submit.stop_regex) if submit.has_text_stops else None,
             Blanks() if self._tools is not None else None,
         )
+        # Tokens during which stops end nothing.
+        self._num_unheeded = form.stops_after_tokens if submit.has_text_stops else 0
+        self._visible.heed_stops(not self._num_unheeded)
         self._matched: str | None = None
         self._utf8 = Utf8()
         self._reasoning_held: list[str] = []
@@ -103,9 +119,11 @@ class Choice:
         self._clear()
 
     def take(self, row: TokensRow) -> tuple[Event, ...]:
-        """Return the events of one step's row: mostly one Delta, and an Ended when the choice ends by it."""
+        """Return the events of one row: mostly one Delta, and an Ended when the choice ends by it."""
         if self.ended:
             return ()
+        if not row.token_ids and row.finish is None:
+            return (Delta(self.key.choice, (), usage=row.usage),)
         used = self._num_taken = self._take_ids(row)
         finish = row.finish
         if finish is not None or self._matched is not None:
@@ -113,6 +131,8 @@ class Choice:
         if self._matched is not None:
             finish = Finish("stop", matched=self._matched)
         events = self._deltas(row)
+        if row.prompt is not None:
+            events = self._with_prompt(events, row, row.prompt)
         if finish is None:
             return events
         self.ended = True
@@ -130,6 +150,9 @@ class Choice:
             self._num_taken = number - 1
             hidden = number == last and token_id == stop_id
             self._take_id(token_id, b"" if hidden or token_id in self._hidden else self._vocabulary.piece(token_id))
+            if self._num_unheeded:
+                self._num_unheeded -= 1
+                self._visible.heed_stops(not self._num_unheeded)
             if self._matched is not None:
                 return number
         return last
@@ -154,7 +177,7 @@ class Choice:
         self._match_stop_token(token_id)
 
     def _match_stop_token(self, token_id: int) -> None:
-        if self._matched is None and token_id in self._stop_tokens:
+        if self._matched is None and token_id in self._stop_tokens and not self._num_unheeded:
             self._matched = self._stop_tokens[token_id]
 
     def _say(self, parts: Iterable[Part]) -> None:
@@ -274,18 +297,52 @@ class Choice:
             reasoning_tokens=reasoning_tokens,
         )
 
+    def _with_prompt(self, events: tuple[Event, ...], row: TokensRow, scores: PromptScores) -> tuple[Event, ...]:
+        """Return the events with the prompt's logprobs in the first Delta, which is one of its own if there is none."""
+        first, *others = events or (Delta(self.key.choice, (), usage=row.usage),)
+        assert isinstance(first, Delta), "an end comes behind the Deltas"
+        return (evolve(first, prompt_logprobs=self._prompt_entries(row.submit, scores)), *others)
+
+    def _prompt_entries(self, submit: Submit, scores: PromptScores) -> tuple[TokenLogprob, ...]:
+        token_ids, piece = submit.prompt_ids[submit.prompt_logprobs_from :], self._vocabulary.piece
+        wanted = (
+            [self._named(values, submit) for values in scores.wanted.tolist()]
+            if scores.wanted is not None
+            else [()] * len(scores.logprobs)
+        )
+        columns = (token_ids[1:], scores.logprobs.tolist(), scores.top_ids.tolist(), scores.top_logprobs.tolist())
+        # Nothing is known of the first one.
+        return tuple(TokenLogprob(token_id, math.nan, piece(token_id)) for token_id in token_ids[:1]) + tuple(
+            TokenLogprob(
+                token_id,
+                logprob,
+                piece(token_id),
+                tuple((other, value, piece(other)) for other, value in zip(ids, values, strict=True)),
+                named,
+            )
+            for token_id, logprob, ids, values, named in zip(*columns, wanted, strict=True)
+        )
+
+    def _named(self, values: Sequence[float], submit: Submit) -> tuple[tuple[int, float, bytes], ...]:
+        """Return the logprobs of the ids that the choice names, with the ids."""
+        piece = self._vocabulary.piece
+        ids = submit.logprob_token_ids
+        return tuple((token_id, value, piece(token_id)) for token_id, value in zip(ids, values, strict=True))
+
     def _entries(self, row: TokensRow, start: int, end: int) -> tuple[TokenLogprob, ...]:
         piece = self._vocabulary.piece
         tops = row.top or ((),) * len(row.token_ids)
+        wanted = [self._named(values, row.submit) for values in row.wanted] or [()] * len(row.token_ids)
         return tuple(
             TokenLogprob(
                 token_id,
                 logprob,
                 piece(token_id),
                 tuple((other, value, piece(other)) for other, value in top[: self._num_top]),
+                named,
             )
-            for token_id, logprob, top in zip(
-                row.token_ids[start:end], row.logprobs[start:], tops[start:], strict=False
+            for token_id, logprob, top, named in zip(
+                row.token_ids[start:end], row.logprobs[start:], tops[start:], wanted[start:], strict=False
             )
         )
 

@@ -30,6 +30,9 @@ class AnyCursor(Protocol):
     def find(self, text: str) -> tuple[int, int] | None:
         """Move over text and return where in it the first match ends and how long it is, or None."""
 
+    def skip(self, text: str) -> None:
+        """Move over text in which no match may end; one that begins there may end later."""
+
     def flush(self) -> tuple[int, int] | None:
         """Start anew; return a match that only waited for the text to end, as find does."""
 
@@ -58,6 +61,16 @@ class Cursor:
         self.length = length
         return None
 
+    def skip(self, text: str) -> None:
+        """Move over text in which no match may end; one that begins there may end later."""
+        for character in text:
+            while self.length and self.stop[self.length] != character:
+                self.length = self.fallback[self.length - 1]
+            if self.stop[self.length] == character:
+                self.length += 1
+            if self.length == len(self.stop):
+                self.length = self.fallback[-1]
+
     def flush(self) -> None:
         """Start anew; what the end of the text leaves of a string is no match."""
         self.length = 0
@@ -78,22 +91,29 @@ def cursor(stop: str) -> Cursor:
 
 @define(eq=False)
 class StopFinder:
-    """Passes text through until a stop occurs; with keep_stop the stop itself passes too."""
+    """Passes text through until a stop occurs; with keep_stop the stop itself passes too.
+
+    While it does not heed them stops end nothing, but one that ends afterwards counts, wherever it began.
+    """
 
     keep_stop: bool
     _cursors: tuple[AnyCursor, ...]
     matched: str | None = None
+    heeds: bool = True
     _held: str = field(default="", init=False)
 
     def push(self, text: str) -> str:
         """Return what can be shown after one more token's text; after a match nothing more is."""
         if self.matched is not None:
             return ""
-        found = [(each, each.find(text)) for each in self._cursors]
         window = self._held + text
-        for each, match in found:
-            if match is not None:
-                return self._cut(window, each.stop, *match)
+        if self.heeds:
+            for each, match in [(each, each.find(text)) for each in self._cursors]:
+                if match is not None:
+                    return self._cut(window, each.stop, *match)
+        else:
+            for each in self._cursors:
+                each.skip(text)
         shown = len(window) - max((each.length for each in self._cursors), default=0)
         self._held = window[shown:]
         return window[:shown]
@@ -102,7 +122,7 @@ class StopFinder:
         """Return the text held back, at the end or in front of a tool call, and start anew."""
         found = [(each, each.flush()) for each in self._cursors]
         for each, match in found:
-            if match is not None and self.matched is None:
+            if match is not None and self.matched is None and self.heeds:
                 return self._cut(self._held, each.stop, *match)
         held, self._held = self._held, ""
         return held

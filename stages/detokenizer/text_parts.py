@@ -6,7 +6,7 @@ from stages.detokenizer.parsers.answer import Answer, Part, answer_of
 from stages.detokenizer.parsers.port import TextReasoning, TextReasoningParser, TextToolParser
 from stages.detokenizer.utf8 import Utf8
 from stages.detokenizer.vocabulary import Vocabulary
-from stages.messages import Submit
+from stages.messages import Submit, ToolGrammar
 
 
 @frozen(eq=False)
@@ -24,7 +24,9 @@ class TextParsers:
         # A prompt whose beginning nobody knows leaves it to the format where reasoning begins.
         reasoning = self.reasoning.make(submit.in_reasoning) if self.reasoning is not None else None
         is_told_apart = form.parse_reasoning and reasoning is not None
-        tools = self.tools.make(form.tools) if self.tools is not None and form.parse_tools else None
+        tools = None
+        if self.tools is not None and form.parse_tools:
+            tools = self.tools.make(form.tools, _must_call(submit))
         tags = (self.reasoning_tags if is_told_apart else frozenset()) | (self.tool_tags if tools else frozenset())
         markers = self.reasoning.markers if self.reasoning is not None else ()
         return TextParts(
@@ -58,6 +60,11 @@ class TextParts:
     def flush(self) -> list[Part]:
         """Return what was held back, at the end."""
         return self._answer.push(self._characters.flush()) + self._answer.flush()
+
+
+def _must_call(submit: Submit) -> bool:
+    grammar = submit.rules.grammar if submit.rules is not None else None
+    return grammar is not None and isinstance(grammar.constraint, ToolGrammar) and grammar.constraint.is_required
 
 
 def text_parsers(

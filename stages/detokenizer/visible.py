@@ -52,6 +52,11 @@ class Visible:
         """The stop string or pattern found; from then on nothing is shown."""
         return self._stops.matched if self._stops is not None else None
 
+    def heed_stops(self, heeds: bool) -> None:
+        """Let stops end the text from the next token on, or not yet."""
+        if self._stops is not None:
+            self._stops.heeds = heeds
+
     def push(self, piece: bytes) -> str:
         """Return what can be shown after one more token's bytes."""
         return self._shown(self._utf8.push(piece))

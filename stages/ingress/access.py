@@ -3,17 +3,21 @@
 A key comes as `Authorization: Bearer KEY` or, as Anthropic's clients send it, as `x-api-key`. With an admin key the
 admin routes need that one, and the other opens them no more. Health checks never need a key, nor does a browser's
 preflight, which cannot carry one.
+
+Where a key is needed, a header that carries one comes once: of two, whoever checked the call on its way may have looked
+at the other.
 """
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from attrs import frozen
 
-from stages.errors import Unauthorized
+from stages.errors import InvalidRequest, Unauthorized
 
 # Everything under these is open: what load balancers and scrapers ask.
 OPEN_PREFIXES = ("/health", "/ready", "/metrics")
+CREDENTIAL_HEADERS = ("authorization", "x-api-key")
 ANY_ORIGIN = "*"
 PREFLIGHT_MAX_AGE_S = "600"
 EXPOSED_HEADERS = "x-request-id, request-id, retry-after, x-trnrt-queue-full"
@@ -28,12 +32,12 @@ class Access:
     allowed_origins: tuple[str, ...] = (ANY_ORIGIN,)
     admin_paths: frozenset[str] = frozenset()
 
-    def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
-        """Raise Unauthorized unless the call is open or brings the key that its route needs."""
+    def check(self, method: str, path: str, headers: Iterable[tuple[str, str]]) -> None:
+        """Raise Unauthorized unless the call is open or brings the key its route needs; InvalidRequest for two."""
         if method == "OPTIONS" or path.startswith(OPEN_PREFIXES):
             return
         key = self.admin_api_key if self.needs_admin_key(path) else self.api_key
-        if key is not None and not any(_equal(key, given) for given in _given(headers)):
+        if key is not None and not any(_equal(key, given) for given in _given(_credentials(headers))):
             raise Unauthorized
 
     def needs_admin_key(self, path: str) -> bool:
@@ -69,6 +73,17 @@ class Access:
 
     def _allows(self, origin: str) -> bool:
         return ANY_ORIGIN in self.allowed_origins or origin in self.allowed_origins
+
+
+def _credentials(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the headers that carry a key, by name; raises InvalidRequest for one that comes again."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if (lower := name.lower()) in CREDENTIAL_HEADERS:
+            if lower in found:
+                raise InvalidRequest(f"The header {lower} came more than once.", lower)
+            found[lower] = value
+    return found
 
 
 def _given(headers: Mapping[str, str]) -> list[str]:

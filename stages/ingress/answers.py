@@ -68,7 +68,7 @@ class Shown:
 
 
 def answers_of(dialect: Dialect, route: Route, model_name: str) -> Shown:
-    """Return what a route's samples are answered with; those that say so themselves as a stream alone."""
+    """Return what a route's samples are answered with; as a stream, or not, alone where one says so."""
     model = evolve(MODEL, served_model_name=model_name)
     shown = Shown()
     for sample in route.samples:
@@ -79,10 +79,12 @@ def answers_of(dialect: Dialect, route: Route, model_name: str) -> Shown:
             continue
         for finish in FINISHES:
             for parts in (0, 1, 3):
-                if "stream" not in sample:
+                if not sample.get("stream"):
                     whole = {**body, "stream": False}
                     shown.whole.extend(_whole(_parsed(dialect, whole, route, model), finish, parts))
-                shown.events.extend(_streamed(_parsed(dialect, {**body, "stream": True}, route, model), finish, parts))
+                if sample.get("stream") is not False:
+                    streamed = _parsed(dialect, {**body, "stream": True}, route, model)
+                    shown.events.extend(_streamed(streamed, finish, parts))
     return shown
 
 
@@ -141,7 +143,8 @@ def _events(ask: Ask, finish: Finish, parts: int) -> Iterator[Event]:
     for choice in range(ask.num_choices):
         deltas = list(deltas_of(ask, parts))
         for number, delta in enumerate(deltas):
-            yield evolve(delta, choice=choice, usage=_usage(number + 1, parts))
+            scores = _scores(ask) if choice == number == 0 else ()
+            yield evolve(delta, choice=choice, usage=_usage(number + 1, parts), prompt_logprobs=scores)
         yield Ended(choice, finish, _usage(len(deltas), parts))
 
 
@@ -149,7 +152,9 @@ def deltas_of(ask: Ask | Submit, parts: int) -> Iterator[Delta]:
     """Yield what an ask's choice brings before its end, the usage left out."""
     # Two tokens: a number of the text, and one whose logprob is beyond what JSON can carry.
     top = ((8, -0.5, b"a"), (9, float("-inf"), b"\xf0\x9f"))[: ask.num_top_logprobs]
-    logprobs = (TokenLogprob(8, -0.5, b"a", top), TokenLogprob(9, float("-inf"), b"\xf0", top)) if ask.logprobs else ()
+    wanted = tuple((token_id, -2.0, b"b") for token_id in ask.logprob_token_ids)
+    entries = TokenLogprob(8, -0.5, b"a", top, wanted), TokenLogprob(9, float("-inf"), b"\xf0", top, wanted)
+    logprobs = entries if ask.logprobs else ()
     if parts > 1 and ask.form.parse_reasoning:
         yield Delta(0, (8, 9), reasoning="hm", logprobs=logprobs)
     if parts:
@@ -159,6 +164,16 @@ def deltas_of(ask: Ask | Submit, parts: int) -> Iterator[Delta]:
         for index, name in enumerate(names):
             calls = (ToolCallDelta(index, name), ToolCallDelta(index, None, '{"a":'), ToolCallDelta(index, None, "1}"))
             yield Delta(0, (8, 9), tool_calls=calls, logprobs=logprobs)
+
+
+def _scores(ask: Ask) -> tuple[TokenLogprob, ...]:
+    """Return what scores of the prompt an ask's first choice brings: the first token of them has none."""
+    if ask.prompt_logprobs_from is None:
+        return ()
+    wanted = tuple((token_id, -2.0, b"b") for token_id in ask.logprob_token_ids)
+    first, *rest = PROMPT.token_ids[ask.prompt_logprobs_from :]
+    top = ((8, -0.5, b"a"),)[: ask.num_top_logprobs]
+    return TokenLogprob(first, float("nan"), b"x"), *(TokenLogprob(one, -1.0, b"y", top, wanted) for one in rest)
 
 
 def _usage(number: int, parts: int) -> Usage:

@@ -16,7 +16,7 @@ from typing import Any, cast
 import orjson
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
-from quart import Quart, Request, Response, request
+from quart import Quart, Request, Response, current_app, request
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge, RequestTimeout
@@ -120,21 +120,25 @@ class App(QuartTrio):
         self.config["MAX_CONTENT_LENGTH"] = serving.settings.max_request_bytes
 
     def gate(self, request: Request, request_id: str) -> Response | None:
-        """Return the answer of a call that goes no further: a browser's preflight, or one without its key."""
+        """Return the answer to a browser's preflight or to a call without its key, or with two; None lets a call in."""
         given = {name.lower(): value for name, value in request.headers.items()}
         preflight = self.access.preflight_headers(given) if request.method == "OPTIONS" else None
         if preflight is not None:
             return Response(b"", 200 if preflight else 403, headers=preflight)
         try:
-            self.access.check(request.method, request.path, given)
-        except errors.Unauthorized as error:
+            self.access.check(request.method, request.path, request.headers.items())
+        except errors.RequestError as error:
             if request.path == "/v1" or request.path.startswith("/v1/"):
-                shape = self.error_bodies.get(request.path, partial(general_error, request.path))
-                body = shape(error, error.status, request_id)
+                body = self.error_body(request.path)(error, error.status, request_id)
             else:
                 body = {"error": error.message}
-            return Response(orjson.dumps(body), error.status, {"www-authenticate": "Bearer"}, content_type=JSON)
+            headers = {"www-authenticate": "Bearer"} if isinstance(error, errors.Unauthorized) else {}
+            return Response(orjson.dumps(body), error.status, headers, content_type=JSON)
         return None
+
+    def error_body(self, path: str) -> ErrorBody:
+        """Return the error shape of the dialect that owns a path, or else of what is around it."""
+        return self.error_bodies.get(path.rstrip("/"), partial(general_error, path))
 
 
 def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info) -> App:
@@ -315,7 +319,7 @@ async def _on_http_exception(error: HTTPException) -> Response:
         told = errors.MethodNotAllowed(f"{request.method} is not allowed for {request.path}.")
     else:
         told = errors.InvalidRequest(error.description or error.name)
-    response = _refusal(told, partial(general_error, request.path))
+    response = _refusal(told, cast(App, current_app).error_body(request.path))
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
         response.headers["allow"] = ", ".join(sorted(error.valid_methods))
     return response
@@ -323,7 +327,7 @@ async def _on_http_exception(error: HTTPException) -> Response:
 
 async def _on_exception(error: Exception) -> Response:
     """Log what nobody expected; the client learns only that it happened."""
-    return _refusal(error, partial(general_error, request.path))
+    return _refusal(error, cast(App, current_app).error_body(request.path))
 
 
 def _refusal(error: Exception, shape: ErrorBody) -> Response:

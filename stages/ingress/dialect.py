@@ -124,6 +124,8 @@ class Parsed:
     stream: bool
     encoder: Encoder
     errors_in_stream: bool = False
+    # What breaks a stream's silence where the dialect's one frame will not do; for a stream that numbers its events.
+    ping: Callable[[], bytes] | None = None
 
 
 @frozen(eq=False)

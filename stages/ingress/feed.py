@@ -12,6 +12,7 @@ from attrs import frozen
 
 from stages.errors import EngineFailure
 from stages.ingress.dialect import Collected
+from stages.mailbox import Sink
 from stages.messages import Ask, Ended, Event, Prompt
 from stages.request import Answer, Services, admitted
 
@@ -35,8 +36,11 @@ class Feed:
         self.prompts = prompts
         self.num_running = sum(ask.num_choices for ask in asks)
 
-    async def next(self) -> list[Arrival]:
-        """Wait for arrivals and return all that are there; an empty list once everything has ended."""
+    async def next(self, sink: Sink | None = None) -> list[Arrival]:
+        """Wait for arrivals and return all that are there; an empty list once everything has ended.
+
+        The events of a single ask may go to `sink` meanwhile: those it takes are no arrivals any more.
+        """
         raise NotImplementedError
 
     def _count(self, arrivals: list[Arrival]) -> list[Arrival]:
@@ -51,20 +55,29 @@ class SingleFeed(Feed):
         super().__init__([answer.ask], [answer.prompt])
         self._answer = answer
 
-    async def next(self) -> list[Arrival]:
+    async def next(self, sink: Sink | None = None) -> list[Arrival]:
         """Wait for arrivals and return all that are there; raises EngineFailure when the mailbox is cut off."""
         if not self.num_running:
             return []
         events = self._answer.events
         prompt = self._answer.prompt
         try:
-            arrivals = [Arrival(0, prompt, await events.receive())]
+            arrivals = [Arrival(0, prompt, await self._first(sink))]
         except trio.EndOfChannel:
             raise EngineFailure("a mailbox was closed before its choices had ended") from None
         with suppress(trio.WouldBlock, trio.EndOfChannel):
             while True:
                 arrivals.append(Arrival(0, prompt, events.receive_nowait()))
         return self._count(arrivals)
+
+    async def _first(self, sink: Sink | None) -> Event:
+        events = self._answer.events
+        if sink is None:
+            return await events.receive()
+        with suppress(trio.WouldBlock):
+            return events.receive_nowait()
+        with self._answer.mailbox.lent(sink):
+            return await events.receive()
 
 
 class MergedFeed(Feed):
@@ -76,8 +89,8 @@ class MergedFeed(Feed):
         super().__init__(asks, prompts)
         self._merged = merged
 
-    async def next(self) -> list[Arrival]:
-        """Wait for arrivals and return all that are there; raises what any of the asks raised."""
+    async def next(self, sink: Sink | None = None) -> list[Arrival]:
+        """Wait for arrivals and return all that are there, none by the sink; raises what any of the asks raised."""
         if not self.num_running:
             return []
         arrivals = [_raised(await self._merged.receive())]

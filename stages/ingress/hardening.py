@@ -24,7 +24,8 @@ What is wrong without it, each found by test (tests/stages/ingress/test_hardenin
 - *Over TLS an end looks like a cut.* Streams are closed without TLS's close_notify, so the end of a body that has no
   length (HTTP/1.0) is an error to careful clients. Cure: it is sent, and waits no longer than any write.
 - *An event stream costs 48 us a chunk.* Locks, shields and two framing layers for each. Cure: plain sockets are written
-  directly when nobody else is writing, and `DirectWriter` lets a handler frame its chunks itself.
+  directly when nobody else is writing, and `DirectWriter` lets a handler frame its chunks itself, or write one
+  without waiting at all.
 
 TCP_NODELAY needs no cure: trio sets it on every SocketStream; a test keeps it so.
 
@@ -45,8 +46,8 @@ import hypercorn.trio.run
 import trio
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.events import EndBody, Request
 from hypercorn.protocol.events import Event as StreamEvent
-from hypercorn.protocol.events import Request
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.trio.tcp_server import TCPServer
@@ -93,6 +94,8 @@ class HardenedTCPServer(TCPServer):
         self._half_closed = False
         self._read_all = False
         self._writes_in_a_row = 0
+        # What is to go out together with what follows; None while nothing is held back.
+        self._held: bytearray | None = None
 
     async def run(self) -> None:
         """Serve the connection until it ends; whatever goes wrong in it stays in it."""
@@ -125,8 +128,13 @@ class HardenedTCPServer(TCPServer):
             with trio.CancelScope(shield=True):
                 await super().protocol_send(event)
 
-    async def send_bytes(self, data: bytes) -> None:
+    async def send_bytes(self, data: bytes | bytearray) -> None:
         """Write all of `data`; a peer that is gone, or reads nothing for write_timeout_s, is dropped instead."""
+        if self._held is not None:
+            self._held += data
+            return
+        if not data:
+            return
         num_sent = 0
         if self._plain and not self.send_lock.locked():
             try:
@@ -140,6 +148,29 @@ class HardenedTCPServer(TCPServer):
                 await self._yield_sometimes()
                 return
         await self._send_slowly(memoryview(data)[num_sent:])
+
+    def hold(self) -> None:
+        """Keep back what is sent until `release`, which must follow without a checkpoint: nobody else may write."""
+        self._held = bytearray()
+
+    async def release(self) -> None:
+        """Write what was held back, in one go."""
+        held, self._held = self._held, None
+        if held:
+            await self.send_bytes(held)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody is in the middle of a write to a plain socket."""
+        return self._plain and not self.send_lock.locked()
+
+    def send_now(self, data: bytes) -> bytes:
+        """Write what the socket takes at once and return the rest; one that is broken takes nothing."""
+        try:
+            num_sent = os.write(self.stream.socket.fileno(), data)
+        except OSError:  # whoever sends the rest finds out what is wrong
+            return data
+        return data[num_sent:]
 
     async def _send_slowly(self, rest: memoryview) -> None:
         delivered = False
@@ -203,6 +234,13 @@ class HardenedTCPServer(TCPServer):
 class HardenedH11Protocol(H11Protocol):
     """HTTP/1, which nothing turns into WebSockets, HTTP/2 or anything else."""
 
+    async def stream_send(self, event: StreamEvent) -> None:
+        """Send the event; what was held back goes out with the end of the body, before anything is cancelled by it."""
+        await super().stream_send(event)
+        if isinstance(event, EndBody):
+            server = self.send.__self__  # type: ignore[attr-defined]
+            await server.release()
+
     async def _check_protocol(self, event: h11.Request) -> None:
         """Leave the protocol as it is."""
 
@@ -226,9 +264,30 @@ class DirectWriter:
     def __init__(self, server: HardenedTCPServer) -> None:
         self._server = server
 
+    def hold(self) -> None:
+        """Keep back what is sent, by whoever answers this request, until `release` or the end of the body."""
+        self._server.hold()
+
+    async def release(self) -> None:
+        """Write what was held back, in one go."""
+        await self._server.release()
+
     async def write(self, data: bytes) -> None:
         """Frame `data`, which must not be empty, as one chunk and write it."""
         await self._server.send_bytes(b"%x\r\n%b\r\n" % (len(data), data))
+
+    @property
+    def is_free(self) -> bool:
+        """Whether write_now may be called: nobody is in the middle of a write, and it is a plain socket."""
+        return self._server.is_free
+
+    def write_now(self, data: bytes) -> bytes:
+        """Write `data`, framed, as far as the connection takes it at once; return the rest, for write_rest."""
+        return self._server.send_now(b"%x\r\n%b\r\n" % (len(data), data))
+
+    async def write_rest(self, rest: bytes) -> None:
+        """Write what write_now has left."""
+        await self._server.send_bytes(rest)
 
 
 class DirectHTTPStream(HTTPStream):

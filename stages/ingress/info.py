@@ -54,8 +54,8 @@ def models(info: Info) -> dict[str, object]:
 
 
 def model(info: Info, model_id: str) -> dict[str, object]:
-    """Return the served model's entry; raises NotFound for any other id."""
-    if model_id != info.model.served_model_name:
+    """Return the served model's entry, whatever it was called; raises NotFound for what is no name of it."""
+    if not info.model.answers_to(model_id):
         raise NotFound(f"The model '{model_id}' does not exist", "model", "model_not_found")
     return _model(info)
 

@@ -252,7 +252,7 @@ def _general(path: str) -> ErrorBody:
 def _needed(path: str, method: str, access: Access) -> tuple[str, ...]:
     """Return the names of the schemes of which a call needs one; none where it is open."""
     try:
-        access.check(method, path, {})
+        access.check(method, path, ())
     except Unauthorized:
         return ("admin_bearer", "admin_header") if access.needs_admin_key(path) else ("bearer", "header")
     return ()

@@ -7,7 +7,7 @@ a client that leaves cancels it from outside, the deadline and the server's last
 
 import logging
 import math
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
@@ -29,12 +29,15 @@ from stages.ingress.aside import Aside
 from stages.ingress.dialect import Collected, Dialect, ErrorBody, Lookup, Parsed
 from stages.ingress.feed import Feed, admit, collect
 from stages.ingress.pieces import write_in_pieces
+from stages.ingress.sink import DirectFeed
 from stages.ingress.wire import JSON_HEADERS, SSE_HEADERS, Wire
 from stages.messages import Detokenized, Tokenized, WorkDone
 from stages.request import Services, look_up
 from stages.settings import IngressSettings
 
 INTERNAL_STATUS = 500
+# A whole answer up to this goes out with its head; a longer one is not copied for it.
+ONE_WRITE_BYTES = 1 << 16
 # An answer of more is made on a thread: token ids, or events times the logprobs of each; it takes 2 to 50 ms.
 LARGE_ANSWER_ENTRIES = 4096
 CHARACTERS_AN_ENTRY = 16
@@ -63,15 +66,14 @@ async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Se
     """Answer one parsed call on `wire`, whatever happens; only the cancellation of the caller passes through."""
     try:
         with _claimed_ids(parsed, serving.live_ids), trio.fail_after(_timeout_s(parsed, serving.settings)):
-            async with _watched(dialect.ping if parsed.stream else None, serving, wire):
+            async with _watched(_ping(parsed, dialect), serving, wire):
                 async with admit(parsed.asks, serving.services) as feed:
                     if parsed.stream:
-                        await _stream(parsed, dialect, feed, wire)
+                        last = await _stream(parsed, dialect, feed, wire)
                     else:
                         collected = await collect(parsed.asks, feed)
         if parsed.stream:
-            await wire.write(b"".join(parsed.encoder.finish()))
-            await wire.end()
+            await wire.end(last + b"".join(parsed.encoder.finish()))
             return
         status, body = await _whole(parsed, collected, serving.aside)
         await _send_body(wire, status, body)
@@ -123,8 +125,11 @@ async def send_json(wire: Wire, status: int, value: object, headers: dict[str, s
 
 
 async def _send_body(wire: Wire, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-    await wire.start(status, {**JSON_HEADERS, "content-length": str(len(body)), **(headers or {})})
-    await wire.write(body)
+    is_small = len(body) <= ONE_WRITE_BYTES
+    head = {**JSON_HEADERS, "content-length": str(len(body)), **(headers or {})}
+    await wire.start(status, head, body if is_small else b"")
+    if not is_small:
+        await wire.write(body)
     await wire.end()
 
 
@@ -151,20 +156,26 @@ def _num_entries(done: WorkDone) -> int:
     return sum(map(len, done.texts)) // CHARACTERS_AN_ENTRY if isinstance(done, Detokenized) else 0
 
 
-async def _stream(parsed: Parsed, dialect: Dialect, feed: Feed, wire: Wire) -> None:
-    """Send frames as events arrive, one write a wake; what came before a failure in the same wake is sent too."""
+async def _stream(parsed: Parsed, dialect: Dialect, feed: Feed, wire: Wire) -> bytes:
+    """Send frames as events arrive, at once or one write a wake, giving those that came last, to go out with the end.
+
+    What came before a failure goes out too.
+    """
     encoder = parsed.encoder
-    await wire.start(200, _stream_headers(dialect))
-    await wire.write(b"".join(encoder.start()))
-    while arrivals := await feed.next():
+    await wire.start(200, _stream_headers(dialect), b"".join(encoder.start()))
+    direct = DirectFeed(feed, encoder, wire)
+    while feed.num_running:
         frames: list[bytes] = []
         try:
-            for arrival in arrivals:
+            for arrival in await direct.next():
                 frames += encoder.event(arrival.ask_index, arrival.prompt, arrival.event)
         except Exception:
             await wire.write(b"".join(frames))
             raise
+        if not feed.num_running:
+            return b"".join(frames)
         await wire.write(b"".join(frames))
+    return b""
 
 
 async def _fail(error: Exception, parsed: Parsed, dialect: Dialect, request_id: str, wire: Wire) -> None:
@@ -175,8 +186,7 @@ async def _fail(error: Exception, parsed: Parsed, dialect: Dialect, request_id: 
         return
     if not wire.started:
         await wire.start(200, _stream_headers(dialect))
-    await wire.write(b"".join(parsed.encoder.failed(told)))
-    await wire.end()
+    await wire.end(b"".join(parsed.encoder.failed(told)))
 
 
 def _stream_headers(dialect: Dialect) -> dict[str, str]:
@@ -198,15 +208,23 @@ def _told(error: Exception) -> Exception:
 
 
 @asynccontextmanager
-async def _watched(ping: bytes | None, serving: Serving, wire: Wire) -> AsyncIterator[None]:
+async def _watched(ping: Callable[[], bytes] | None, serving: Serving, wire: Wire) -> AsyncIterator[None]:
     """Run a watch beside the block: it pings a silent stream, and at the cutoff raises Draining or EngineFailure."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_watch, ping, serving, wire)
-        yield
-        nursery.cancel_scope.cancel()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_watch, ping, serving, wire)
+            yield
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        cancelled, failure = group.split(trio.Cancelled)
+        if cancelled is None or not isinstance(failure, ExceptionGroup):
+            raise
+        # The client left as its call failed: there is nobody to tell, and the web framework would take it for a bug.
+        _told(failure)
+        raise cancelled from None
 
 
-async def _watch(ping: bytes | None, serving: Serving, wire: Wire) -> None:
+async def _watch(ping: Callable[[], bytes] | None, serving: Serving, wire: Wire) -> None:
     ping_s = serving.settings.sse_ping_s if ping else math.inf
     while True:
         silent_since_s = wire.written_s if wire.started else trio.current_time()
@@ -214,7 +232,15 @@ async def _watch(ping: bytes | None, serving: Serving, wire: Wire) -> None:
             await serving.cutoff.wait()
             raise EngineFailure("a stage failed") if serving.failed.is_set() else Draining
         if ping and wire.started and trio.current_time() - wire.written_s >= ping_s:
-            await wire.write(ping)
+            await wire.write(ping())
+
+
+def _ping(parsed: Parsed, dialect: Dialect) -> Callable[[], bytes] | None:
+    """Return what makes the frame for a silent stream; None where there is none to be sent."""
+    frame = dialect.ping
+    if not parsed.stream or frame is None:
+        return None
+    return parsed.ping or (lambda: frame)
 
 
 def _timeout_s(parsed: Parsed, settings: IngressSettings) -> float:

@@ -23,16 +23,29 @@ class Wire(Protocol):
     started: bool
     written_s: float
 
-    async def start(self, status: int, headers: Mapping[str, str]) -> None:
-        """Send status and headers now."""
+    async def start(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
+        """Send status and headers now, and a piece of the body with them."""
         ...
 
     async def write(self, data: bytes) -> None:
         """Send a piece of the body; a client that is gone cancels the caller instead of raising."""
         ...
 
-    async def end(self) -> None:
-        """End the body."""
+    @property
+    def can_write_now(self) -> bool:
+        """Whether write_now may be called."""
+        ...
+
+    def write_now(self, data: bytes) -> bytes:
+        """Send a piece of the body, which must not be empty, as far as it goes at once; return the rest of it."""
+        ...
+
+    async def write_rest(self, rest: bytes) -> None:
+        """Send what write_now has left, before anything else is."""
+        ...
+
+    async def end(self, body: bytes = b"") -> None:
+        """Send the last piece of the body, and with it its end."""
         ...
 
 
@@ -47,13 +60,23 @@ class AsgiWire:
         self._direct: DirectWriter | None = scope["extensions"].get(DIRECT_WRITER)
         self._chunked = scope["method"] != "HEAD"
 
-    async def start(self, status: int, headers: Mapping[str, str]) -> None:
-        """Send status and headers, the answer's own after those every answer carries."""
+    async def start(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
+        """Send status and headers, the answer's own after those every answer carries, and a piece of the body."""
         self.started = True
         if "content-length" in headers:
             self._chunked = False
         pairs = [(name.encode(), value.encode("latin-1")) for name, value in {**self._headers, **headers}.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
+        head = {"type": "http.response.start", "status": status, "headers": pairs}
+        if self._direct is None:
+            await self._send(head)
+            await self.write(body)
+            return
+        self._direct.hold()
+        try:
+            await self._send(head)
+            await self.write(body)
+        finally:
+            await self._direct.release()
 
     async def write(self, data: bytes) -> None:
         """Send a piece of the body; empty pieces are dropped, since an empty chunk would end it."""
@@ -65,6 +88,29 @@ class AsgiWire:
         else:
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def end(self) -> None:
-        """End the body."""
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+    @property
+    def can_write_now(self) -> bool:
+        """Whether the connection takes a chunk directly, and nobody is in the middle of writing one."""
+        return self._direct is not None and self._chunked and self._direct.is_free
+
+    def write_now(self, data: bytes) -> bytes:
+        """Send a piece of the body as far as it goes at once; return the rest, as it goes over the connection."""
+        assert self._direct is not None
+        self.written_s = trio.current_time()
+        return self._direct.write_now(data)
+
+    async def write_rest(self, rest: bytes) -> None:
+        """Send what write_now has left."""
+        assert self._direct is not None
+        await self._direct.write_rest(rest)
+
+    async def end(self, body: bytes = b"") -> None:
+        """Send the last piece of the body and its end, in one write where there is a direct way."""
+        if self._direct is not None:
+            self._direct.hold()
+        try:
+            await self.write(body)
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            if self._direct is not None:  # released long since, unless the end of the body was not reached
+                await self._direct.release()

@@ -11,6 +11,7 @@ import trio
 from stages.detokenizer.choice import Choice, Decoding
 from stages.detokenizer.decoding import decoding_of
 from stages.errors import InvalidRequest, StartupError
+from stages.mailbox import Mailbox
 from stages.messages import (
     ChoiceKey,
     Delta,
@@ -87,7 +88,7 @@ def _submit(work: ParseText, in_reasoning: bool) -> Submit:
         in_reasoning=in_reasoning,
         logprobs=False,
         num_top_logprobs=0,
-        mailbox=mailbox,
+        mailbox=Mailbox(mailbox),
     )
 
 

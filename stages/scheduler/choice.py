@@ -5,10 +5,13 @@ from functools import cached_property
 import numpy as np
 from attrs import define, field, frozen
 
+from graphs.step import Words
 from stages.messages import Finish, Submit, Usage
+from stages.scheduler.adjusting import Adjusting, adjusting_of
 from stages.scheduler.lifecycle import Phase, Signal, advance
 from stages.scheduler.nodes import Ints32, Node
 from stages.scheduler.progress import NOTHING, Progress
+from stages.scheduler.scoring import PromptScoring, scoring_of
 
 
 @frozen
@@ -26,6 +29,22 @@ class Capture:
     position: int
     slot: int
     tail_page: int | None
+
+
+@define(eq=False)
+class Guide:
+    """What is known of a choice's next tokens; their numbers count from the prompt's first.
+
+    Tokens before number free_until need no mask; `allowed` is the mask for token number mask_for.
+    """
+
+    # How many generated tokens the grammar stage was told of, None before its first question.
+    num_told: int | None = None
+    # Whether an answer is on its way.
+    is_asked: bool = False
+    free_until: int = 0
+    mask_for: int = 0
+    allowed: Words | None = None
 
 
 @define(eq=False, slots=False)
@@ -65,9 +84,17 @@ class Choice:
     leaves_answers: bool = False
     # Tokens of the prompt.
     num_prompt: int = field(init=False)
+    # What its rules and its penalties have come to, None where it has none; they outlive a retraction.
+    guide: Guide | None = field(init=False, default=None)
+    adjusting: Adjusting | None = field(init=False, default=None)
+    # The logprobs of its prompt until they are told.
+    scoring: PromptScoring | None = field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         self.num_prompt = len(self.submit.prompt_ids)
+        if self.submit.rules is not None and self.submit.max_new_tokens > 0:
+            self.guide = Guide()
+        self.scoring = scoring_of(self.submit)
 
     @property
     def num_flights(self) -> int:
@@ -92,6 +119,12 @@ class Choice:
         return self.num_prompt + len(self.generated)
 
     @property
+    def max_cached_tokens(self) -> int:
+        """Return how many tokens a prefill may resume after: the last is read for its logits, so is what is scored."""
+        limit = self.num_tokens - 1
+        return limit if self.scoring is None else min(limit, self.scoring.next_position)
+
+    @property
     def num_remaining(self) -> int:
         """Return how many tokens may still be generated."""
         return self.submit.max_new_tokens - len(self.generated)
@@ -113,6 +146,11 @@ class Choice:
     def prompt(self) -> Ints32:
         """The prompt's ids as an array."""
         return np.array(self.submit.prompt_ids, np.int32)
+
+    def begin_edits(self) -> None:
+        """Count the prompt's tokens where penalties or biases ask for it, the first time it gets a slot."""
+        if self.adjusting is None and self.submit.max_new_tokens > 0:
+            self.adjusting = adjusting_of(self.submit)
 
     def ids(self) -> Ints32:
         """Return all known ids."""

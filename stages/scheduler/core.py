@@ -31,11 +31,14 @@ from attrs import define, field, frozen
 
 from graphs.keys import Family, GraphKey
 from graphs.step import Capacity, Ints, StepOutput
-from stages.errors import EngineFailure
+from stages.errors import EngineFailure, RequestError
 from stages.messages import (
     Cancel,
+    FillMasks,
     Finish,
     Load,
+    MasksFilled,
+    PromptScores,
     StartTransfer,
     StepPlan,
     Submit,
@@ -45,10 +48,13 @@ from stages.messages import (
 from stages.scheduler.budget import CHUNK_ALIGN_TOKENS, Budget, Pressure, budget_of
 from stages.scheduler.choice import Choice
 from stages.scheduler.compose import DecodeRows, Row, compose
+from stages.scheduler.edits import with_asks
 from stages.scheduler.eviction import load_eviction
+from stages.scheduler.guides import Guides
 from stages.scheduler.host_tier import HostTier
 from stages.scheduler.intake import Intake
 from stages.scheduler.lifecycle import Phase
+from stages.scheduler.logprobs import best_of, wanted_of
 from stages.scheduler.memory import Memory
 from stages.scheduler.outbox import Outbox
 from stages.scheduler.pace import Pace
@@ -94,6 +100,7 @@ class SchedulerCore:
     budget: Budget = field(init=False)
     memory: Memory = field(init=False)
     sessions: Sessions = field(init=False)
+    guides: Guides = field(init=False)
     roster: Roster = field(init=False)
     intake: Intake = field(init=False)
     rows: Rows = field(init=False)
@@ -120,7 +127,8 @@ class SchedulerCore:
         self.sessions = Sessions(tree, cache.max_pinned if cache is not None else 0)
         waiting = Waiting(self.policy, settings.priority, tree)
         sharing = Sharing(page_tokens, waiting)
-        self.roster = Roster(self.memory, pressure, sharing, self.sessions, self.outbox)
+        self.guides = Guides(self.memory.progress, settings.mask_patience_s)
+        self.roster = Roster(self.memory, pressure, sharing, self.sessions, self.outbox, self.guides)
         if tree is not None and capacity.num_host_pages > 1:
             self.host = HostTier(capacity, self.memory, tree, waiting)
             self.memory.on_freed = self.host.give_back
@@ -148,7 +156,7 @@ class SchedulerCore:
                 self.queue.take(submit.key)
                 message = TOO_LONG.format(num_tokens)
                 self.roster.end_waiting(submit, Finish("abort", message=message, status=400))
-            elif submit.max_new_tokens <= 0:
+            elif submit.max_new_tokens <= 0 and submit.prompt_logprobs_from is None:
                 self.queue.take(submit.key)
                 self.roster.end_waiting(submit, Finish("length"))
             else:
@@ -160,16 +168,17 @@ class SchedulerCore:
         self.roster.end_waiting(submit, Finish("abort", message=BUMPED, status=503))
 
     def expire(self, now_s: float) -> None:
-        """End what has waited too long, and close sessions that were idle too long."""
+        """End what has waited too long, close sessions that were idle too long, and expect no mask that is late."""
         for submit in self.intake.waiting.expired(now_s):
             self.intake.leave(submit.key)
             self.roster.end_waiting(submit, Finish("abort", message=WAITED_TOO_LONG, status=503))
         self.sessions.expire(now_s)
+        self.guides.expire(now_s)
 
     @property
     def next_expiry_s(self) -> float:
         """Return when `expire` next has something to do."""
-        return min(self.intake.waiting.next_expiry_s, self.sessions.next_expiry_s)
+        return min(self.intake.waiting.next_expiry_s, self.sessions.next_expiry_s, self.guides.next_expiry_s)
 
     def cancel(self, order: Cancel) -> None:
         """End the choices that `order` names, wherever they stand; unknown ones are ignored."""
@@ -199,6 +208,23 @@ class SchedulerCore:
         else:
             # Only a stop string found ends one choice with nobody to tell: the detokenizer has told already.
             self.outbox.dropped(submit, "abort" if order.choice is None else "stop")
+
+    def filled(self, order: MasksFilled) -> None:
+        """Take masks that were asked for; of choices that have ended they are ignored."""
+        for mask in order.masks:
+            choice = self.roster.find(mask.submit)
+            if choice is None:
+                continue
+            if mask.error is not None:
+                self.roster.end(choice, _finish_of(mask.error))
+            elif mask.is_complete:
+                self.roster.end(choice, Finish("stop", matched=choice.generated[-1] if choice.generated else None))
+            else:
+                self.guides.filled(choice, mask)
+
+    def take_questions(self, now_s: float) -> FillMasks | None:
+        """Return and forget what the grammar stage must hear now."""
+        return self.guides.take(now_s)
 
     def flush(self) -> None:
         """Forget every cached prefix in both tiers; only while nothing runs and no copy is under way."""
@@ -251,6 +277,7 @@ class SchedulerCore:
         self._num_steps += 1
         self._last_family = family
         step = compose(family, rows, self.memory.table, self.capacity.buckets, self.capacity.page_size_tokens)
+        step = with_asks(step, rows, self.memory, self.capacity)
         slots = step.slots[: len(rows)]
         self.memory.progress.launched(slots, (step.start + step.num_valid)[: len(rows)])
         self.flights.append(Flight(self._num_steps, step.key, slots, rows))
@@ -280,11 +307,23 @@ class SchedulerCore:
                 continue
             choice.num_computed = row.start + row.num_valid
             self.roster.sharing.landed(choice, choice.num_computed)
+            if choice.scoring is not None and output.scores is not None:
+                choice.scoring.take(output.scores, index, row.start, row.num_valid)
             if row.samples:
                 if not choice.generated:
                     self.outbox.counts["prompt_tokens"] += len(choice.submit.prompt_ids)
-                self.memory.progress.num_tokens[choice.slot] += 1
-                self._sampled((choice,), index, output)
+                self._prompt_done(choice, index, output)
+
+    def _prompt_done(self, choice: Choice, index: int, output: StepOutput) -> None:
+        """Give a choice whose tokens are all computed its next one, or end it where none is wanted."""
+        prompt = choice.scoring.done() if choice.scoring is not None else None
+        choice.scoring = None
+        if choice.submit.max_new_tokens > 0:
+            self.memory.progress.num_tokens[choice.slot] += 1
+            self._sampled((choice,), index, output, prompt)
+        else:
+            self.outbox.ended(choice.submit, Finish("length"), choice.usage, prompt)
+            self.roster.close(choice, choice.num_tokens)
 
     def _decoded(self, rows: DecodeRows, output: StepOutput) -> None:
         self.intake.served_tokens += len(rows)
@@ -292,12 +331,15 @@ class SchedulerCore:
         self.memory.progress.num_tokens[rows.slots] += 1
         self._sampled(rows.choices, 0, output)
 
-    def _sampled(self, choices: Sequence[Choice], first: int, output: StepOutput) -> None:
+    def _sampled(
+        self, choices: Sequence[Choice], first: int, output: StepOutput, prompt: PromptScores | None = None
+    ) -> None:
         """Give each choice that has not ended the token of its row, row number `first` and those after it."""
         # The one loop over all rows of a step: what is done here is done for each token the engine makes.
         end = first + len(choices)
         token_ids, logprobs = output.token_ids[first:end].tolist(), output.logprobs[first:end].tolist()
         rows: list[TokensRow] = []
+        is_wanting = output.wanted is not None
         for index, (choice, token_id, logprob) in enumerate(zip(choices, token_ids, logprobs, strict=True), first):
             if choice.phase is Phase.ENDED:
                 self.roster.landed(choice)
@@ -306,15 +348,20 @@ class SchedulerCore:
             choice.generated.append(token_id)
             if token_id in submit.stop_token_ids or len(choice.generated) >= submit.max_new_tokens:
                 finish = choice.finish_after_newest()
-            best = _best(submit, index, output) if submit.num_top_logprobs else ()
+            best = best_of(submit, index, output) if submit.num_top_logprobs else ()
             own = (logprob,) if submit.logprobs else ()
-            rows.append(TokensRow(submit, (token_id,), own, best, finish, choice.usage))
+            wanted = wanted_of(submit, index, output) if is_wanting and submit.logprob_token_ids else ()
+            rows.append(TokensRow(submit, (token_id,), own, best, finish, choice.usage, wanted, prompt))
             if finish is not None:
                 self.outbox.counts[f"choices_{finish.kind}"] += 1
                 self.roster.close(choice, choice.num_tokens)
             elif choice.phase is Phase.PREFILLING:
                 self.roster.sampled(choice)
         self.outbox.sampled(rows)
+        if self.memory.progress.num_edited:
+            for choice in choices:
+                if choice.phase is not Phase.ENDED:
+                    self.guides.sampled(choice)
 
     def _learn(self, flight: Flight, device_s: float) -> None:
         self.outbox.counts[f"steps_{flight.key.family}"] += 1
@@ -373,9 +420,6 @@ def _num_kept(order: Cancel, choice: Choice) -> int:
     return len(choice.submit.prompt_ids) + order.num_generated
 
 
-def _best(submit: Submit, index: int, output: StepOutput) -> tuple[tuple[tuple[int, float], ...], ...]:
-    """Return the row's best ids with their logprobs as wanted, one entry a sampled token."""
-    if output.top_ids is None or output.top_logprobs is None:
-        return ()
-    ids = output.top_ids[index, : submit.num_top_logprobs].tolist()
-    return (tuple(zip(ids, output.top_logprobs[index, : submit.num_top_logprobs].tolist(), strict=True)),)
+def _finish_of(error: Exception) -> Finish:
+    """Return how a choice ends whose rules could not be followed."""
+    return Finish("error", message=str(error), status=error.status if isinstance(error, RequestError) else 500)

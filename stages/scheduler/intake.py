@@ -102,7 +102,8 @@ class Intake:
         match = self._match(candidate)
         if match is not None and not candidate.num_retractions:
             found = match.resume.end if match.resume is not None else 0
-            if self.roster.sharing.defers(candidate.submit, candidate.prompt, found):
+            usable = candidate.prompt[: candidate.max_cached_tokens + 1]
+            if self.roster.sharing.defers(candidate.submit, usable, found):
                 return Outcome.GOES_ON
         resume = match.on_device if match is not None else None
         while not self._fits(candidate, resume):
@@ -148,7 +149,7 @@ class Intake:
     def _match(self, choice: Choice) -> Match | None:
         if self.memory.tree is None:
             return None
-        return self.memory.tree.match(choice.submit.namespace, choice.ids(), choice.num_tokens - 1)
+        return self.memory.tree.match(choice.submit.namespace, choice.ids(), choice.max_cached_tokens)
 
     def _fits(self, choice: Choice, resume: Node | None) -> bool:
         memory = self.memory
@@ -180,6 +181,7 @@ class Intake:
             counts = self.roster.outbox.counts
             counts["cached_tokens_host"] += choice.cached_host_tokens
             counts["cached_tokens_device"] += choice.cached_tokens - choice.cached_host_tokens
+            self.roster.outbox.started(choice.submit, choice.usage)
         if match is not None:
             self._abandon(choice, match)
             choice.captures = self.placement.captures(choice.submit.prompt_ids, start, match.num_matched)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from attrs import define, field
 
-from stages.messages import Finish, Submit, Tokens, TokensRow, Usage
+from stages.messages import Finish, PromptScores, Submit, Tokens, TokensRow, Usage
 
 
 @define(eq=False)
@@ -16,14 +16,19 @@ class Outbox:
     _rows: list[TokensRow] = field(factory=list)
     _dropped: list[Submit] = field(factory=list)
 
+    def started(self, submit: Submit, usage: Usage) -> None:
+        """Add that a choice was let in, where its client wants to hear it."""
+        if submit.tells_start:
+            self._rows.append(TokensRow(submit, (), usage=usage))
+
     def sampled(self, rows: list[TokensRow]) -> None:
         """Add rows with a new token each, whose ends, if they have one, were counted."""
         self._rows += rows
         self.counts["completion_tokens"] += len(rows)
 
-    def ended(self, submit: Submit, finish: Finish, usage: Usage) -> None:
-        """Add an end that comes with no token."""
-        self._rows.append(TokensRow(submit, (), finish=finish, usage=usage))
+    def ended(self, submit: Submit, finish: Finish, usage: Usage, prompt: PromptScores | None = None) -> None:
+        """Add an end that comes with no token, maybe with what the prompt scored."""
+        self._rows.append(TokensRow(submit, (), finish=finish, usage=usage, prompt=prompt))
         self.counts[f"choices_{finish.kind}"] += 1
 
     def dropped(self, submit: Submit, outcome: str) -> None:

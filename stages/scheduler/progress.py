@@ -39,6 +39,16 @@ class Progress:
     is_running: Flags = field(init=False)
     # Whether nothing but its limit can end it (budget.py).
     fills_limit: Flags = field(init=False)
+    # Whether its tokens need masks. Tokens before number free_until need none; mask_for is the number of the one whose
+    # mask is known, 0 for none; both count from the prompt's first.
+    is_ruled: Flags = field(init=False)
+    free_until: Ints = field(init=False)
+    mask_for: Ints = field(init=False)
+    # Whether its next token depends on which its newest was, besides what the device knows of that: penalties.
+    needs_newest: Flags = field(init=False)
+    # Whether its logits are edited in any way, and how many slots' are.
+    is_edited: Flags = field(init=False)
+    num_edited: int = field(init=False, default=0)
     # A second slot of a decoding choice, 0 for none: the state as it was after so many tokens, flights landed.
     shadow_slots: Ints = field(init=False)
     shadow_at: Ints = field(init=False)
@@ -47,8 +57,10 @@ class Progress:
     def __attrs_post_init__(self) -> None:
         for name in ("num_tokens", "end_tokens", "num_flights", "num_written", "num_pages", "max_shadows"):
             setattr(self, name, np.zeros(self.num_slots, np.int64))
-        self.is_running = np.zeros(self.num_slots, np.bool_)
-        self.fills_limit = np.zeros(self.num_slots, np.bool_)
+        for name in ("free_until", "mask_for"):
+            setattr(self, name, np.zeros(self.num_slots, np.int64))
+        for name in ("is_running", "fills_limit", "is_ruled", "needs_newest", "is_edited"):
+            setattr(self, name, np.zeros(self.num_slots, np.bool_))
         self.shadow_slots = np.zeros((self.num_slots, MAX_SHADOWS), np.int64)
         self.shadow_at = np.zeros((self.num_slots, MAX_SHADOWS), np.int64)
 
@@ -57,6 +69,10 @@ class Progress:
         for column in (self.num_tokens, self.end_tokens, self.num_flights, self.num_written, self.num_pages):
             column[slot] = 0
         self.is_running[slot] = self.fills_limit[slot] = False
+        if self.is_edited[slot]:
+            self.num_edited -= 1
+            self.is_edited[slot] = self.is_ruled[slot] = self.needs_newest[slot] = False
+            self.free_until[slot] = self.mask_for[slot] = 0
         self.shadow_slots[slot] = self.shadow_at[slot] = self.max_shadows[slot] = 0
 
     # --- steps --------------------------------------------------------------------------------------------------------
@@ -79,6 +95,27 @@ class Progress:
         """Return how many tokens of slots[N] are known or in flight."""
         num_ahead: Ints = self.num_tokens[slots] + self.num_flights[slots]
         return num_ahead
+
+    # --- edits --------------------------------------------------------------------------------------------------------
+
+    def edit(self, slot: int, *, is_ruled: bool, needs_newest: bool) -> None:
+        """Note that the logits of `slot` are edited."""
+        self.num_edited += 1
+        self.is_edited[slot] = True
+        self.is_ruled[slot], self.needs_newest[slot] = is_ruled, needs_newest
+
+    def held(self, slots: Ints) -> Flags:
+        """Return which of slots[N] wait, to have a token sampled, for its mask or for the tokens before it."""
+        number = self.num_ahead(slots)
+        lacks_mask = self.is_ruled[slots] & (number >= self.free_until[slots]) & (number != self.mask_for[slots])
+        held: Flags = lacks_mask | self.needs_newest[slots] & (self.num_flights[slots] > 0)
+        return held
+
+    def is_led(self, slots: Ints) -> Flags:
+        """Return which of slots[N] wait after every token, to have the next one sampled."""
+        needs_mask = self.is_ruled[slots] & (self.num_ahead(slots) >= self.free_until[slots])
+        is_led: Flags = needs_mask | self.needs_newest[slots]
+        return is_led
 
     # --- shadows ------------------------------------------------------------------------------------------------------
 

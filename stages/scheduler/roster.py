@@ -13,6 +13,7 @@ from stages.messages import Finish, Submit, Usage
 from stages.scheduler.budget import Pressure
 from stages.scheduler.choice import Choice
 from stages.scheduler.decoding import Decoding
+from stages.scheduler.guides import Guides
 from stages.scheduler.lifecycle import Phase, Signal
 from stages.scheduler.memory import Memory
 from stages.scheduler.nodes import Node
@@ -31,6 +32,7 @@ class Roster:
     sharing: Sharing
     sessions: Sessions
     outbox: Outbox
+    guides: Guides
     requests: dict[str, dict[int, Choice]] = field(factory=dict)
     prefilling: dict[Choice, None] = field(factory=dict)
     decoding: Decoding = field(factory=Decoding)
@@ -55,6 +57,11 @@ class Roster:
         """Return the live choices of a request."""
         return list(self.requests.get(request_id, {}).values())
 
+    def find(self, submit: Submit) -> Choice | None:
+        """Return the live choice of a Submit, or None when it has ended."""
+        choice = self.requests.get(submit.key.request_id, {}).get(submit.key.choice)
+        return choice if choice is not None and choice.submit is submit else None
+
     def every(self) -> list[Choice]:
         """Return all live choices."""
         return [choice for choices in self.requests.values() for choice in choices.values()]
@@ -70,6 +77,7 @@ class Roster:
         """Give `choice` its memory and begin the prefill of all its tokens from `resume`."""
         choice.on(Signal.ADMIT)
         self.memory.hold(choice, resume)
+        self.guides.begin(choice)
         self.prefilling[choice] = None
         self.running_keys[routing_number(choice.submit.routing_key)] += 1
         self.sharing.began(choice)
@@ -94,7 +102,7 @@ class Roster:
 
     def end(self, choice: Choice, finish: Finish) -> None:
         """End a choice with no new token."""
-        self.close(choice, choice.num_tokens if finish.kind == "abort" else None)
+        self.close(choice, choice.num_tokens if finish.kind in ("abort", "stop") else None)
         self.outbox.ended(choice.submit, finish, choice.usage)
 
     def end_waiting(self, submit: Submit, finish: Finish) -> None:
@@ -136,6 +144,7 @@ class Roster:
         if self.prefilling.pop(choice, self) is None:
             self.sharing.left(choice)
         self.decoding.discard(choice)
+        self.guides.left(choice)
         self.memory.progress.is_running[choice.slot] = False
         if choice.phase is Phase.RETRACTED:
             self.retracted.remove(choice)

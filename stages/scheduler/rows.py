@@ -2,10 +2,16 @@
 
 Prefill and decode are different graphs and take turns whenever both have rows, so neither waits for more than one
 step of the other; how long a prefill step may be beside decoding choices is pace.py's.
+
+A row whose next token needs a mask that has not come, or the token in flight before it, is *held*: it has no place in
+the step, and whoever else has rows goes on as if it were not there. Only sampling is held, so a prompt is computed
+up to its last chunk meanwhile. A step waits for masks that are expected to come soon (guides.py), and one of rows that
+will all be held after it does not go out behind the step that the others are in: they had better run together.
 """
 
 from collections.abc import Sequence
 from itertools import compress
+from operator import attrgetter
 
 import numpy as np
 from attrs import define
@@ -19,6 +25,7 @@ from stages.scheduler.compose import DecodeRows, Row
 from stages.scheduler.lifecycle import Phase
 from stages.scheduler.memory import Memory
 from stages.scheduler.pace import Pace
+from stages.scheduler.progress import Flags
 from stages.scheduler.roster import Roster
 
 OUT_OF_MEMORY = "Out of memory even after retracting all other requests in the decode batch. Aborting the last request."
@@ -36,13 +43,33 @@ class Rows:
     pace: Pace | None = None
 
     def next_family(self, last: Family) -> Family | None:
-        """Return the family whose turn it is after `last`, or None when nothing runs."""
-        roster = self.roster
-        if roster.prefilling and roster.decoding:
-            return "decode" if last == "prefill" else "prefill"
-        if roster.prefilling:
-            return "prefill"
-        return "decode" if roster.decoding else None
+        """Return the family whose turn it is after `last`, None when nothing runs or that had better wait for masks."""
+        can_prefill, can_decode = bool(self.roster.prefilling), bool(self.roster.decoding)
+        awaited: set[Family] = set()
+        if self.memory.progress.num_edited:
+            awaited = self._awaited()
+            can_prefill = "prefill" in awaited or (can_prefill and self._can_prefill())
+            can_decode = "decode" in awaited or (can_decode and not self._held_decoding().all())
+        if can_prefill and can_decode:
+            family: Family = "decode" if last == "prefill" else "prefill"
+        elif can_prefill or can_decode:
+            family = "prefill" if can_prefill else "decode"
+        else:
+            return None
+        return None if family in awaited else family
+
+    def _awaited(self) -> set[Family]:
+        """Return the families whose next step had better wait for masks that come soon."""
+        expected = self.roster.guides.expected
+        if not expected:
+            return set()
+        chunk_tokens, _ = self._prefill_limits()
+        held = self.memory.progress.held(np.fromiter(map(attrgetter("slot"), expected), np.int64, len(expected)))
+        sampling = (choice for choice in compress(expected, held.tolist()) if _samples(choice, chunk_tokens))
+        return {"decode" if choice.phase is Phase.DECODING else "prefill" for choice in sampling}
+
+    def _held_decoding(self) -> Flags:
+        return self.memory.progress.held(self.roster.decoding.rows().slots)
 
     def of(self, family: Family, is_ahead: bool) -> Sequence[Row] | DecodeRows:
         """Return the rows of a step; none when finding memory ended them, or while it must wait for a flight.
@@ -66,6 +93,8 @@ class Rows:
                     return []
                 continue
             num_valid = min(chunk_tokens, choice.num_tokens - choice.num_computed)
+            if self._is_held(choice, num_valid):
+                continue
             if not rows:
                 bucket_tokens = next(size for size in self.capacity.buckets.tokens if size >= num_valid)
             if num_valid <= bucket_tokens:
@@ -73,6 +102,17 @@ class Rows:
             if len(rows) == max_rows:
                 break
         return rows
+
+    def _can_prefill(self) -> bool:
+        chunk_tokens, _ = self._prefill_limits()
+        return any(choice.num_flights or not self._is_held(choice, chunk_tokens) for choice in self.roster.prefilling)
+
+    def _is_held(self, choice: Choice, num_valid: int) -> bool:
+        """Return whether the next row of a choice, num_valid tokens of its prompt at most, may not be sampled yet."""
+        progress = self.memory.progress
+        if not progress.is_edited[choice.slot]:
+            return False
+        return _samples(choice, num_valid) and bool(progress.held(np.array([choice.slot]))[0])
 
     def _prefill_limits(self) -> tuple[int, int]:
         chunk_tokens, max_rows = self.budget.chunk_tokens, self.budget.max_prefill_rows
@@ -95,6 +135,12 @@ class Rows:
         decoding, progress = self.roster.decoding, self.memory.progress
         chosen = decoding.rows()
         goes_on = progress.goes_on(chosen.slots)
+        if progress.num_edited:
+            held = progress.held(chosen.slots)
+            goes_on &= ~held
+            if is_ahead and (held & (progress.num_flights[chosen.slots] > 0)).any():
+                # Those in flight and these would never meet again.
+                goes_on &= not progress.is_led(chosen.slots[goes_on]).all()
         if len(chosen) > self.budget.max_decode_rows:
             goes_on[np.flatnonzero(goes_on)[self.budget.max_decode_rows :]] = False
         chosen = chosen.where(goes_on)
@@ -139,6 +185,11 @@ class Rows:
         for choice in lacking:
             self.memory.add_page(choice)
         return True
+
+
+def _samples(choice: Choice, num_valid: int) -> bool:
+    """Return whether the next row of a running choice, num_valid tokens of its prompt at most, is sampled from."""
+    return choice.phase is Phase.DECODING or choice.num_computed + num_valid >= choice.num_tokens
 
 
 def _retraction_order(choice: Choice) -> tuple[int, int, int, int]:

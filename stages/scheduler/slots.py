@@ -28,6 +28,9 @@ class SlotTable:
     # What a row asks of a graph's last part.
     _is_drawn: Flags = field(init=False)
     _wants_best: Flags = field(init=False)
+    _wants_ids: Flags = field(init=False)
+    # How many slots want the logprobs of ids that they name.
+    num_wanting: int = field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
         self._pages = np.zeros((self.num_slots, self.max_pages), np.int64)
@@ -38,6 +41,7 @@ class SlotTable:
         self._seed = np.zeros(self.num_slots, np.int64)
         self._is_drawn = np.zeros(self.num_slots, np.bool_)
         self._wants_best = np.zeros(self.num_slots, np.bool_)
+        self._wants_ids = np.zeros(self.num_slots, np.bool_)
 
     def fill(self, slot: int, submit: Submit, pages: list[int]) -> None:
         """Give `slot` the sampling of `submit` and its first pages."""
@@ -50,6 +54,8 @@ class SlotTable:
         self._seed[slot] = submit.seed & _SEED_BITS
         self._is_drawn[slot] = sampling.temperature > 0
         self._wants_best[slot] = submit.num_top_logprobs > 0
+        self._wants_ids[slot] = bool(submit.logprob_token_ids)
+        self.num_wanting += bool(submit.logprob_token_ids)
 
     def add_page(self, slot: int, index: int, page: int) -> None:
         """Make `page` the slot's page number `index`."""
@@ -63,7 +69,8 @@ class SlotTable:
         self._top_p[slot] = 1
         self._min_p[slot] = 0
         self._seed[slot] = 0
-        self._is_drawn[slot] = self._wants_best[slot] = False
+        self.num_wanting -= bool(self._wants_ids[slot])
+        self._is_drawn[slot] = self._wants_best[slot] = self._wants_ids[slot] = False
 
     def page_table(self, slots: Ints, num_pages: int) -> Ints:
         """Return the first num_pages pages of slots[B], giving a copy [B, P]."""

@@ -14,6 +14,7 @@ from stages.messages import (
     Cancel,
     Command,
     Drain,
+    MasksFilled,
     Record,
     SchedulerInbox,
     StepDone,
@@ -43,7 +44,7 @@ async def run_scheduler(
     """Run every submitted choice until a Drain has come and the last one has ended; starts with its core.
 
     Closes the plans and tokens channels on its way out, so that executor and detokenizer end after it. Raises
-    EngineFailure, after telling every client, when the device is lost.
+    EngineFailure, after telling every client, when the device or the grammar stage is lost.
     """
     core = SchedulerCore(settings, capacity, channels.admission, load_policy(settings.schedule_policy))
     commands = Commands(core)
@@ -82,11 +83,13 @@ async def _turn(
                 core.complete(message.step, message.output)
                 stats_send.send(Record("device_s", message.output.device_s))
             case StepFailed():
-                await _fail(core, channels, message.error)
+                await _fail(core, channels, "the device is lost", message.error)
             case Bumped():
                 core.bump(message.submit)
             case Command():
                 commands.take(message)
+            case MasksFilled():
+                core.filled(message)
             case TransferDone():
                 core.transferred(message.number)
             case _:
@@ -96,6 +99,7 @@ async def _turn(
     # The next steps go out before the last one's tokens: delivery overlaps the device.
     while (plan := core.plan()) is not None:
         channels.plans_send.send_nowait(plan)
+    await _ask_masks(core, channels)
     for transfer in core.transfers():
         channels.transfers_send.send_nowait(transfer)
     commands.settle()
@@ -110,6 +114,17 @@ async def _turn(
     stats_send.send(core.load())
 
 
+async def _ask_masks(core: SchedulerCore, channels: Channels) -> None:
+    """Let the grammar stage hear the new tokens, and ask it for masks."""
+    questions = core.take_questions(trio.current_time())
+    if questions is None:
+        return
+    try:
+        channels.grammar_send.send_nowait(questions)
+    except trio.BrokenResourceError as error:
+        await _fail(core, channels, "the grammar stage is lost", error)
+
+
 async def _receive_all(channels: Channels, until_s: float) -> list[SchedulerInbox]:
     """Wait for a message, giving it and all that stand behind it, in order; none when until_s comes first."""
     messages: list[SchedulerInbox] = []
@@ -122,7 +137,7 @@ async def _receive_all(channels: Channels, until_s: float) -> list[SchedulerInbo
             return messages
 
 
-async def _fail(core: SchedulerCore, channels: Channels, error: Exception) -> None:
+async def _fail(core: SchedulerCore, channels: Channels, what: str, error: Exception) -> None:
     """Tell every client that the engine failed, wait until they have heard it, and raise EngineFailure."""
     channels.admission.close()
     core.fail()
@@ -132,8 +147,8 @@ async def _fail(core: SchedulerCore, channels: Channels, error: Exception) -> No
         with trio.move_on_after(FAILURE_GRACE_S):
             while _has_listener(tokens):  # noqa: ASYNC110  # a mailbox wakes nobody when its reader leaves
                 await trio.sleep(_FAILURE_POLL_S)
-    raise EngineFailure(f"the device is lost: {type(error).__name__}: {error}") from error
+    raise EngineFailure(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def _has_listener(tokens: Tokens) -> bool:
-    return any(row.submit.mailbox.statistics().open_receive_channels for row in tokens.rows)
+    return any(row.submit.mailbox.has_reader for row in tokens.rows)

@@ -131,8 +131,10 @@ class Waiting:
             self._push_expiry(submit.wait_until_s, entry)
         if self.tree is not None and self.policy.needs_cache:
             tokens = np.asarray(submit.prompt_ids, np.int32)
-            # The last token is always computed: its logits are what is sampled from.
-            entry.watch = self.tree.watch(submit.namespace, tokens, num_tokens - 1, partial(self._changed, entry))
+            # The last token is always computed: its logits are what is sampled from. So is what is scored.
+            scored_from = submit.prompt_logprobs_from
+            limit = num_tokens - 1 if scored_from is None else min(num_tokens - 1, scored_from)
+            entry.watch = self.tree.watch(submit.namespace, tokens, limit, partial(self._changed, entry))
             self._changed(entry, entry.watch)
 
     def remove(self, key: ChoiceKey) -> None:

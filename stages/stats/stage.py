@@ -1,5 +1,6 @@
 """Collects records into counters; everybody else reads them synchronously through Stats.snapshot."""
 
+from contextlib import suppress
 from typing import assert_never
 
 import trio
@@ -31,13 +32,20 @@ def open_stats() -> Stats:
 
 
 async def run_stats(stats: Stats, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-    """Count what arrives until the channel's send end is closed."""
+    """Count what arrives until the channel's send end is closed, all that is there at each wake."""
     task_status.started()
     async for item in stats.receive:
-        match item:
-            case Record():
-                stats.counters.record(item, trio.current_time())
-            case Load():
-                stats.counters.load(item)
-            case _:
-                assert_never(item)
+        _count(item, stats.counters)
+        with suppress(trio.WouldBlock, trio.EndOfChannel):
+            while True:
+                _count(stats.receive.receive_nowait(), stats.counters)
+
+
+def _count(item: StatsInbox, counters: Counters) -> None:
+    match item:
+        case Record():
+            counters.record(item, trio.current_time())
+        case Load():
+            counters.load(item)
+        case _:
+            assert_never(item)

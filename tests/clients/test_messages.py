@@ -1,7 +1,4 @@
-"""Raw Messages calls against a started `python -m trnrt` process, as claude-code makes them.
-
-With Anthropic's own client installed it reads the same server too.
-"""
+"""Raw Messages calls against a started `python -m trnrt` process, as claude-code makes them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -121,25 +118,6 @@ def test_a_billing_header_that_changes_leaves_the_cache_its_hits(http: httpx.Cli
 
 
 def test_the_limit_of_the_context_is_told_in_the_words_agents_look_for(http: httpx.Client) -> None:
-    for body, words in (
-        (body_of("word " * 20_000), "prompt is too long: "),
-        (body_of("hi", max_tokens=10_000_000), "input length and `max_tokens` exceed context limit: "),
-    ):
-        reply = http.post("/v1/messages", json={**body, "stream": True})
-        assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
-        assert words in reply.json()["error"]["message"]
-
-
-def test_anthropics_own_client_reads_streams_counts_and_errors(url: str) -> None:
-    anthropic = pytest.importorskip("anthropic")
-    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
-        request = {"model": MODEL, "max_tokens": 200, "messages": [{"role": "user", "content": "What is 2 + 2?"}]}
-        with client.messages.stream(**request) as stream:
-            kinds = [event.type for event in stream]
-            final = stream.get_final_message()
-        assert (kinds[0], kinds[-1]) == ("message_start", "message_stop")
-        usage = final.usage
-        counted = client.messages.count_tokens(model=MODEL, messages=request["messages"]).input_tokens
-        assert usage.input_tokens + usage.cache_read_input_tokens == counted
-        with pytest.raises(anthropic.NotFoundError):
-            client.messages.create(**{**request, "model": "other"})
+    reply = http.post("/v1/messages", json={**body_of("word " * 20_000), "stream": True})
+    assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert "prompt is too long: " in reply.json()["error"]["message"]

@@ -1,5 +1,6 @@
 """The Responses API of a started `python -m trnrt` process, by the real openai client, as an agent would use it."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,7 +35,7 @@ THINKING: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with started("--device-mode", "eager", "--max-running-requests", "8") as server:
+    with started("--device-mode", "eager", "--max-running-requests", "8", "--sse-ping", "0.05") as server:
         yield server
 
 
@@ -62,6 +63,52 @@ def test_the_stream_helper_gives_the_response_that_is_not_streamed(client: OpenA
     assert [told(item) for item in last.response.output] == [told(item) for item in whole.output]
     assert [item.type for item in joined.output] == [item.type for item in whole.output]
     assert whole.status == joined.status == "completed"
+
+
+# https://github.com/vllm-project/vllm/pull/56285 and https://github.com/BerriAI/litellm/pull/28899
+def test_ids_numbers_and_types_agree_all_through_a_stream_with_a_function_and_a_custom_tool(client: OpenAI) -> None:
+    kinds: set[str] = set()
+    # A model this small calls the one or the other tool now and then.
+    for seed in range(1, 24):
+        events = list(client.responses.create(**{**ASK, "temperature": 1}, stream=True, extra_body={"seed": seed}))
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        final = events[-1].response
+        assert {event.response.id for event in events if hasattr(event, "response")} == {final.id}
+        done = [event.item for event in events if event.type == "response.output_item.done"]
+        assert [item.to_dict() for item in done] == [item.to_dict() for item in final.output]
+        added = [event.item for event in events if event.type == "response.output_item.added"]
+        assert [(item.id, item.type) for item in added] == [(item.id, item.type) for item in done]
+        named = {(event.output_index, event.item_id) for event in events if hasattr(event, "item_id")}
+        assert named == {(index, item.id) for index, item in enumerate(done)}
+        for item in done:
+            if item.type == "function_call":
+                (whole,) = [
+                    event
+                    for event in events
+                    if event.type == "response.function_call_arguments.done" and event.item_id == item.id
+                ]
+                assert whole.arguments == item.arguments
+        kinds |= {item.type for item in done}
+        if {"function_call", "custom_tool_call"} <= kinds:
+            break
+    assert "function_call" in kinds
+
+
+# https://github.com/BerriAI/litellm/pull/28899
+def test_every_frame_has_its_type_in_the_line_and_in_the_data(server: Server) -> None:
+    reply = httpx.post(server.url + "/v1/responses", json={**ASK, "stream": True}, timeout=120)
+    frames = reply.text.removesuffix("\n\n").split("\n\n")
+    for number, frame in enumerate(frames):
+        name, data = frame.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert (name, event["sequence_number"]) == (f"event: {event['type']}", number)
+
+
+def test_the_stream_helper_bears_the_keepalives_of_a_long_prefill(client: OpenAI) -> None:
+    with client.responses.stream(model=MODEL, input="word " * 3000, max_output_tokens=3) as stream:
+        kinds = [event.type for event in stream]
+    assert kinds[:3] == ["response.created", "response.in_progress", "keepalive"]
+    assert kinds[-1] == "response.incomplete"
 
 
 def test_a_conversation_goes_on_from_what_it_was_answered(client: OpenAI) -> None:

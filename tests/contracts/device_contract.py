@@ -7,6 +7,7 @@ import pytest
 from attrs import evolve
 
 from graphs.step import Copies, Device, StepInput, Transfer, pairs
+from tests.contracts.edits_contract import EditsContract
 from tests.graphs.steps import Ask, ask, decode, generate, prefill, rows_of
 
 PROMPT = [5, 9, 2, 77, 31, 8, 64, 3, 12, 100]
@@ -46,8 +47,8 @@ def resume(device: Device, row: Ask, source: Ask, tokens: list[int], num_read: i
     return [first, *go_on(device, mixed, len(tokens) + 1, num_tokens - 1)]
 
 
-class DeviceContract:
-    """Tests over a fresh device with `tests.graphs.steps.SETTINGS`."""
+class DeviceContract(EditsContract):
+    """Tests over a fresh device with `tests.graphs.steps.EDITING`."""
 
     @pytest.mark.parametrize("variant", ["greedy", "sample", "greedy_logprobs", "sample_logprobs"])
     @pytest.mark.parametrize("batch", [1, 2, 8])

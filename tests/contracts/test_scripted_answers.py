@@ -5,42 +5,15 @@ from typing import Any
 
 import orjson
 import pytest
-import trio
 
-from stages.detokenizer.choice import Choice, Decoding
-from stages.detokenizer.stage import open_decoding
 from stages.ingress.dialect import Call, Collected
 from stages.ingress.dialects import ollama_chat
 from stages.ingress.dialects.openai_chat import DIALECT
-from stages.messages import ChoiceKey, Event, Finish, Prompt, Submit, TokensRow, Usage
-from stages.prompt.tokenizer import open_prompt_tokenizer
-from stages.settings import DetokenizerSettings
-from trnrt.config import Config
-from trnrt.served import DEMO_FILES, read_served_model
+from stages.messages import Event
+from tests.scripted import script as scripts
+from tests.scripted.script import END, MODEL, PROMPT, SCHEMA, call, script, submit_of
 
-MODEL = read_served_model(Config()).settings
-TOKENIZER = open_prompt_tokenizer(str(DEMO_FILES))
-DECODING: Decoding = open_decoding(DetokenizerSettings(str(DEMO_FILES), "glm45", "glm47"))
-END = TOKENIZER.encode_texts(["<|observation|>"])[0][0]
-PROMPT = Prompt((1, 2, 3), in_reasoning=True)
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "s": {"type": "string"},
-        "i": {"type": "integer"},
-        "o": {"type": "object"},
-        "l": {"type": "array"},
-    },
-}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
-
-
-def call(**arguments: str) -> str:
-    """A tool call as the model writes it."""
-    pairs = "".join(f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>" for key, value in arguments.items())
-    return f"<tool_call>f{pairs}</tool_call>"
-
-
 ANSWERS = {
     "typed": ("hm</think>" + call(s="123", i="5", o='{"a": [1, "x\\"y"]}', l="[]"), 1),
     "two": ("</think>Both: " + call(s="Paris") + call(s="Rome"), 2),
@@ -52,43 +25,11 @@ ANSWERS = {
 }
 
 
-def submit_of(body: dict[str, Any], index: int) -> Submit:
-    ask = DIALECT.parse(Call(body, {}, "/v1/chat/completions", "r", 0), MODEL).asks[0]
-    mailbox, _ = trio.open_memory_channel[Event](0)
-    return Submit(
-        key=ChoiceKey("r", index),
-        prompt_ids=PROMPT.token_ids,
-        sampling=ask.sampling,
-        seed=index,
-        max_new_tokens=4096,
-        min_new_tokens=0,
-        stop_token_ids=frozenset({END}),
-        stop=ask.limits.stop,
-        stop_regex=ask.limits.stop_regex,
-        form=ask.form,
-        in_reasoning=True,
-        logprobs=False,
-        num_top_logprobs=0,
-        mailbox=mailbox,
-    )
-
-
 def events_of(body: dict[str, Any], texts: list[str], step: int) -> list[Event]:
     """The events of all choices, their steps by turns, `step` ids a step."""
-    submits = [submit_of(body, index) for index in range(len(texts))]
-    choices = [Choice(submit, DECODING) for submit in submits]
-    ids = [(*TOKENIZER.encode_texts([text])[0], END) for text in texts]
-    events: list[Event] = []
-    for start in range(0, max(map(len, ids)), step):
-        for submit, choice, own in zip(submits, choices, ids, strict=True):
-            some, is_last = own[start : start + step], start + step >= len(own)
-            if some:
-                finish = Finish("stop", matched=END) if is_last else None
-                row = TokensRow(submit, some, finish=finish, usage=Usage(3, min(start + step, len(own))))
-                events.extend(choice.take(row))
-    for submit in submits:
-        submit.mailbox.close()
-    return events
+    (ask,) = DIALECT.parse(Call(body, {}, "/v1/chat/completions", "r", 0), MODEL).asks
+    submits = [submit_of(ask, choice=index) for index in range(len(texts))]
+    return scripts.events_of(submits, [script(text) for text in texts], step)
 
 
 def whole(body: dict[str, Any], texts: list[str], step: int) -> list[dict[str, Any]]:

@@ -4,14 +4,14 @@ from typing import Any
 
 import orjson
 import pytest
-import trio
 
-from stages.detokenizer.choice import Choice
 from stages.ingress.dialect import Call, Collected, Parsed
 from stages.ingress.dialects.anthropic_messages import DIALECT
-from stages.messages import Chat, ChoiceKey, Event, Finish, Submit, TokensRow, Usage
+from stages.messages import Chat, Event
 from stages.prompt.templates.glm5 import TEMPLATE
-from tests.contracts.test_scripted_answers import ANSWERS, DECODING, END, MODEL, PROMPT, SCHEMA, TOKENIZER, call
+from tests.contracts.test_scripted_answers import ANSWERS
+from tests.scripted.script import MODEL, PROMPT, SCHEMA, TOKENIZER, call, script, submit_of
+from tests.scripted.script import events_of as script_events
 from tests.stages.ingress.dialects.anthropic_kit import events_of, message_of
 
 BODY: dict[str, Any] = {
@@ -35,31 +35,7 @@ def parsed(more: dict[str, Any]) -> Parsed:
 
 def generated(ask: Parsed, text: str, step: int) -> list[Event]:
     (only,) = ask.asks
-    mailbox, _ = trio.open_memory_channel[Event](0)
-    submit = Submit(
-        key=ChoiceKey("r", 0),
-        prompt_ids=PROMPT.token_ids,
-        sampling=only.sampling,
-        seed=0,
-        max_new_tokens=4096,
-        min_new_tokens=0,
-        stop_token_ids=frozenset({END}),
-        stop=only.limits.stop,
-        form=only.form,
-        in_reasoning=True,
-        logprobs=False,
-        num_top_logprobs=0,
-        mailbox=mailbox,
-    )
-    choice = Choice(submit, DECODING)
-    ids = (*TOKENIZER.encode_texts([text])[0], END)
-    events: list[Event] = []
-    for start in range(0, len(ids), step):
-        some = ids[start : start + step]
-        finish = Finish("stop", matched=END) if start + step >= len(ids) else None
-        events += choice.take(TokensRow(submit, some, finish=finish, usage=Usage(3, start + len(some), 1)))
-    mailbox.close()
-    return events
+    return script_events([submit_of(only)], [script(text)], step, cached_tokens=1)
 
 
 def whole(more: dict[str, Any], text: str, step: int) -> Any:

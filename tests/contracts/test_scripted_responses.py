@@ -7,14 +7,14 @@ from typing import Any
 
 import orjson
 import pytest
-import trio
 
-from stages.detokenizer.choice import Choice
 from stages.ingress.dialect import Call, Collected, Parsed
 from stages.ingress.dialects.openai_responses import DIALECT
-from stages.messages import Chat, ChoiceKey, Event, Finish, Submit, TokensRow, Usage
+from stages.messages import Chat, Event, Finish
 from stages.prompt.templates import load_template
-from tests.contracts.test_scripted_answers import ANSWERS, DECODING, END, MODEL, PROMPT, SCHEMA, TOKENIZER, call
+from tests.contracts.test_scripted_answers import ANSWERS
+from tests.scripted.script import MODEL, PROMPT, SCHEMA, TOKENIZER, call, script, submit_of
+from tests.scripted.script import events_of as script_events
 from tests.stages.ingress.dialects.responses_kit import numbered, read, shape
 
 F = {"type": "function", "name": "f", "parameters": SCHEMA}
@@ -43,46 +43,19 @@ def parsed(body: dict[str, Any]) -> Parsed:
     return DIALECT.parse(Call(body, {}, "/v1/responses", "r", 0), MODEL)
 
 
-def generated(asked: Parsed, text: str, step: int, finish: Finish) -> list[Event]:
+def generated(asked: Parsed, text: str, step: int, finish: Finish | None) -> list[Event]:
     (only,) = asked.asks
-    mailbox, _ = trio.open_memory_channel[Event](0)
-    submit = Submit(
-        key=ChoiceKey("r", 0),
-        prompt_ids=PROMPT.token_ids,
-        sampling=only.sampling,
-        seed=0,
-        max_new_tokens=4096,
-        min_new_tokens=0,
-        stop_token_ids=frozenset({END}),
-        stop=only.limits.stop,
-        form=only.form,
-        in_reasoning=True,
-        logprobs=False,
-        num_top_logprobs=0,
-        mailbox=mailbox,
-    )
-    choice = Choice(submit, DECODING)
-    ids = (*TOKENIZER.encode_texts([text])[0], *([END] if finish.kind == "stop" else []))
-    events: list[Event] = []
-    for start in range(0, len(ids), step):
-        some = ids[start : start + step]
-        end = finish if start + step >= len(ids) else None
-        events += choice.take(TokensRow(submit, some, finish=end, usage=Usage(3, start + len(some), 1)))
-    mailbox.close()
-    return events
+    return script_events([submit_of(only)], [script(text, finish)], step, cached_tokens=1)
 
 
-STOP = Finish("stop", matched=END)
-
-
-def whole(more: dict[str, Any], text: str, step: int, finish: Finish = STOP) -> Any:
+def whole(more: dict[str, Any], text: str, step: int, finish: Finish | None = None) -> Any:
     asked = parsed({**BODY, **more})
     status, value = asked.encoder.body([Collected(PROMPT, tuple(generated(asked, text, step, finish)))])
     assert status == 200
     return orjson.loads(orjson.dumps(value))
 
 
-def streamed(more: dict[str, Any], text: str, step: int, finish: Finish = STOP) -> Any:
+def streamed(more: dict[str, Any], text: str, step: int, finish: Finish | None = None) -> Any:
     asked = parsed({**BODY, **more, "stream": True})
     frames = asked.encoder.start()
     for event in generated(asked, text, step, finish):
@@ -91,8 +64,8 @@ def streamed(more: dict[str, Any], text: str, step: int, finish: Finish = STOP) 
 
 
 @pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.parametrize("finish", [STOP, Finish("length")], ids=["stop", "length"])
-def test_a_stream_of_any_steps_ends_in_the_whole_response(name: str, finish: Finish) -> None:
+@pytest.mark.parametrize("finish", [None, Finish("length")], ids=["stop", "length"])
+def test_a_stream_of_any_steps_ends_in_the_whole_response(name: str, finish: Finish | None) -> None:
     for more in WAYS:
         once = whole(more, TEXTS[name], 1, finish)
         for step in STEPS:
@@ -121,7 +94,7 @@ def test_items_stand_in_the_order_they_were_generated_in(step: int) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_only_whole_calls_are_complete(step: int) -> None:
-    for finish in (STOP, Finish("length")):
+    for finish in (None, Finish("length")):
         assert streamed({}, TEXTS["cut off"], step, finish)["output"][-1]["status"] == "incomplete"
         assert streamed({}, TEXTS["custom cut off"], step, finish)["output"][-1]["status"] == "incomplete"
         assert streamed({}, TEXTS["typed"], step, finish)["output"][-1]["status"] == "completed"

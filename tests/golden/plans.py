@@ -9,12 +9,14 @@ import random
 from collections.abc import Callable, Mapping
 from functools import cache
 
+import attrs
 import numpy as np
 from attrs import define, evolve, field, frozen
 
 from graphs.step import Capacity, StepInput
 from stages.messages import Cancel, Sampling, Submit
 from stages.settings import SchedulerSettings
+from tests.sim.asks import ASKS, asking
 from tests.sim.bench import Bench
 from tests.sim.history_device import HistoryDevice
 from tests.sim.simkit import submit
@@ -41,6 +43,8 @@ class Talk:
     session: str | None = None
     num_choices: int = 1
     temperature: float = 0.0
+    # What it asks besides (tests.sim.asks).
+    asks: str = ""
     # After how many steps of a turn it is cancelled.
     leaves_after: int | None = None
     turn: int = 0
@@ -91,6 +95,13 @@ def _cancelled(draw: random.Random) -> list[Talk]:
     return talks
 
 
+def _asking(draw: random.Random) -> list[Talk]:
+    talks = _conversations(draw, 3) + _singles(draw, 6, 200)
+    for talk in talks:
+        talk.asks = ASKS[_between(draw, 0, len(ASKS) - 1)]
+    return talks
+
+
 def _conversations(draw: random.Random, num: int = 4, has_sessions: bool = False) -> list[Talk]:
     system = _ids(draw, _between(draw, 60, 200))
     return [
@@ -134,6 +145,9 @@ KINDS: Mapping[str, Kind] = {
     "sessions": Kind(_sessions, num_pages=31),
     "crowded": Kind(lambda draw: _conversations(draw, 8), max_snapshots=4),
     "bursts": Kind(_bursts),
+    "asking": Kind(_asking),
+    "asking, in turn": Kind(_asking, {"overlap": False}),
+    "asking, pressure": Kind(_asking, {"schedule_conservativeness": 0.0}, num_pages=11),
 }
 
 
@@ -173,6 +187,7 @@ def record(kind_name: str, seed: int) -> dict[str, object]:
         capacity = evolve(capacity, num_pages=kind.num_pages)
     if kind.max_snapshots is not None and settings.cache is not None:
         settings = evolve(settings, cache=evolve(settings.cache, max_snapshots=kind.max_snapshots))
+    capacity = evolve(capacity, takes_mask=True, adjust_tokens=(64, 1024, capacity.vocab_size))
     bench = Bench(evolve(settings, **kind.settings), HistoryDevice(capacity))  # type: ignore[arg-type]
     return _Run(bench, kind.talks(random.Random(f"{kind_name} {seed}"))).record()
 
@@ -232,6 +247,7 @@ class _Run:
                 seed=choice,
                 session=talk.session,
                 stop_token_ids=frozenset({self.bench.device.capacity.vocab_size}),
+                **asking(talk.asks, len(talk.prompt_ids), self.bench.device.capacity.vocab_size),  # type: ignore[arg-type]
             )
             for choice in range(talk.num_choices)
         )
@@ -261,6 +277,15 @@ class _Run:
             self.update(array)
         for array in (copies.pages, copies.slots, copies.captures, copies.saves):
             self.update(array)
+
+        if given.edits is not None:
+            adjust = given.edits.adjust
+            columns = attrs.astuple(adjust, recurse=False) if adjust is not None else ()
+            for column in (given.edits.allowed, *columns):
+                self.digest.update(b"-" if column is None else column.astype("<f4").tobytes())
+        for numbers in (given.wanted_ids, given.scoring.targets if given.scoring is not None else None):
+            if numbers is not None:
+                self.update(numbers)
 
     def update(self, array: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]") -> None:
         self.digest.update(str(array.shape).encode() + array.astype("<i8").tobytes())

@@ -24,6 +24,7 @@ def test_the_workloads_reach_what_they_are_there_for():
         return sum(known[count] for name, known in KNOWN.items() if name.startswith(kind))
 
     assert total("pressure", "retractions") > 0
+    assert total("asking, pressure", "retractions") > 0
     assert total("plain", "cached") == 0
     for kind in ("conversations", "sessions", "bursts"):
         assert total(kind, "cached") > total(kind, "prefilled")

@@ -1,14 +1,30 @@
 """Steps for a device under test, built the way a scheduler would."""
 
+from collections.abc import Iterable, Mapping, Sequence
+
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from graphs.keys import Buckets
 from graphs.settings import GraphSettings
-from graphs.step import Capacity, Device, SamplingRows, StepInput, StepOutput
+from graphs.step import (
+    Adjust,
+    Capacity,
+    Device,
+    Edits,
+    Floats,
+    Ints,
+    SamplingRows,
+    Scoring,
+    StepInput,
+    StepOutput,
+    Words,
+)
 
 BUCKETS = Buckets(batch=(1, 2, 4, 8), prefill_batch=(1, 2, 4), tokens=(64, 128), pages=(2, 4))
 SETTINGS = GraphSettings(BUCKETS, num_slots=9, num_pages=33, page_size_tokens=32, dtype="float32", max_top_logprobs=5)
+VOCAB_SIZE = 256
+EDITING = evolve(SETTINGS, takes_mask=True, adjust_tokens=(4, 16, VOCAB_SIZE))
 
 
 @frozen
@@ -78,6 +94,54 @@ def _empty(batch: int, tokens: int, pages: int, rows: list[Ask]) -> dict:  # typ
         "page_table": table,
         "sampling": SamplingRows(top_k=ints["top_k"], seed=ints["seed"], **columns),
     }
+
+
+def allowing(vocab_size: int, *rows: Iterable[int] | None) -> Words:
+    """Return a mask [B, W] that allows each row its tokens; None allows all."""
+    bits = np.zeros((len(rows), -(-vocab_size // 32) * 32), np.uint8)
+    for row, tokens in enumerate(rows):
+        bits[row, list(range(bits.shape[1]) if tokens is None else tokens)] = 1
+    return np.packbits(bits, axis=1, bitorder="little").view(np.int32)
+
+
+@frozen(kw_only=True)
+class Change:
+    """What is asked of one row's tokens: by token id a count, whether it was seen and a bias; by row the penalties."""
+
+    tokens: Mapping[int, tuple[float, float, float]] = {}
+    repetition: float = 1.0
+    frequency: float = 0.0
+    presence: float = 0.0
+
+
+def adjusting(vocab_size: int, num_tokens: int, *rows: Change) -> Adjust:
+    """Return an Adjust of num_tokens tokens a row."""
+    shape = (len(rows), num_tokens)
+    ids, asked = np.full(shape, vocab_size, np.int64), np.zeros((3, *shape), np.float32)
+    for row, change in enumerate(rows):
+        for place, (token_id, values) in enumerate(change.tokens.items()):
+            ids[row, place], asked[:, row, place] = token_id, values
+    columns: dict[str, Floats] = {
+        name: np.array([getattr(change, name) for change in rows], np.float32)
+        for name in ("repetition", "frequency", "presence")
+    }
+    return Adjust(ids, *asked, **columns)
+
+
+def with_edits(step: StepInput, allowed: Words | None = None, adjust: Adjust | None = None) -> StepInput:
+    """Return the step with what is done to its rows' logits."""
+    kind = "_".join(name for name, part in (("masked", allowed), ("adjusted", adjust)) if part is not None)
+    size = 0 if adjust is None else adjust.token_ids.shape[1]
+    key = evolve(step.key, edits=kind, adjust_tokens=size)  # type: ignore[arg-type]
+    return evolve(step, key=key, edits=Edits(allowed, adjust))
+
+
+def scored(step: StepInput, targets: Sequence[tuple[int, int, int]], wanted_ids: Ints | None = None) -> StepInput:
+    """Return the step with a target at each (row, offset, token id)."""
+    wanted = np.full(step.tokens.shape, -1, np.int64)
+    for row, offset, token_id in targets:
+        wanted[row, offset] = token_id
+    return evolve(step, key=evolve(step.key, is_scored=True), scoring=Scoring(wanted), wanted_ids=wanted_ids)
 
 
 def generate(device: Device, row: Ask, prompt: list[int], num_tokens: int, **shape: int) -> list[int]:

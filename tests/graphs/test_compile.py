@@ -9,13 +9,12 @@ import torch
 
 from graphs import background, compile
 from graphs.background import Bodies
-from graphs.capture import capture
 from graphs.catalog import bodies
-from graphs.compile import Job, is_stored, stored
+from graphs.compile import Job, captured, is_stored, stored
 from graphs.config import Config
 from graphs.settings import GraphSettings
 from tests.graphs import tiny
-from tests.graphs.steps import BUCKETS, SETTINGS
+from tests.graphs.steps import BUCKETS, EDITING, SETTINGS
 
 CONFIG = Config.from_json(tiny.config_json(hc_sinkhorn_iters=2))
 SPARSE = Config.from_json(tiny.config_json(hc_sinkhorn_iters=2, index_topk=64))
@@ -26,13 +25,14 @@ def job(tmp_path: Path) -> Job:
     return Job.of(CONFIG, SETTINGS, tmp_path)
 
 
-@pytest.mark.parametrize("name", [body.name for body in bodies(SPARSE, SETTINGS)])
+@pytest.mark.parametrize("name", [body.name for body in bodies(SPARSE, EDITING)])
 def test_every_body_is_captured_without_weights_and_with_open_rows(name: str) -> None:
-    body = next(body for body in bodies(SPARSE, SETTINGS) if body.name == name)
-    program = capture(body, SPARSE, SETTINGS)
+    body = next(body for body in bodies(SPARSE, EDITING) if body.name == name)
+    program = captured(body, SPARSE, EDITING)
     first = next(node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs)
     assert not program.state_dict
-    assert isinstance(first.meta["val"].shape[0], torch.SymInt)
+    assert not program.constants
+    assert isinstance(first.meta["val"].shape[0], torch.SymInt) != (name == "score")
     writes = [
         node for node in program.graph.nodes if "index_copy_" in str(node.target) or "index_put_" in str(node.target)
     ]
@@ -58,6 +58,20 @@ def test_the_folder_is_named_by_all_that_could_change_the_code(tmp_path: Path, m
         patch.setattr(torch, "__version__", "3.0")
         others.append(Job.of(CONFIG, SETTINGS, tmp_path).folder)
     assert len({base, *others}) == 7
+
+
+def test_turning_edits_on_or_changing_them_compiles_no_layer_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, editing = Job.of(CONFIG, SETTINGS, tmp_path), Job.of(CONFIG, EDITING, tmp_path)
+    assert editing.folder == plain.folder
+    assert len({plain.folder, plain.ending_folder, editing.ending_folder}) == 3
+    parts = {body.part for body in bodies(CONFIG, EDITING) if editing.folder_of(body) == editing.ending_folder}
+    assert parts == {"mask", "adjust", "score"}
+    monkeypatch.setattr(compile, "ending_digest", lambda: "another")
+    later = Job.of(CONFIG, EDITING, tmp_path)
+    assert later.folder == plain.folder
+    assert later.ending_folder != editing.ending_folder
 
 
 def test_a_damaged_file_is_removed_with_one_log_line(job: Job, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,10 +7,11 @@ from attrs import define, field
 
 from graphs.step import Device, StepInput
 from stages.channels import Admission
-from stages.messages import Finish, StepPlan, Submit, Usage
+from stages.messages import Finish, MasksFilled, PromptScores, StepPlan, Submit, Usage
 from stages.scheduler.core import SchedulerCore
 from stages.scheduler.policies import load_policy
 from stages.settings import SchedulerSettings
+from tests.sim.fake_grammar import FakeGuides, mask_after
 
 
 @define(eq=False)
@@ -24,6 +25,9 @@ class Bench:
     flights: deque[StepPlan] = field(factory=deque)
     answers: dict[str, tuple[int, ...]] = field(factory=dict)
     logprobs: dict[str, tuple[float, ...]] = field(factory=dict)
+    prompts: dict[str, PromptScores] = field(factory=dict)
+    wanted: dict[str, tuple[tuple[float, ...], ...]] = field(factory=dict)
+    guides: FakeGuides = field(factory=FakeGuides)
     usages: dict[str, Usage] = field(factory=dict)
     ends: dict[str, Finish] = field(factory=dict)
 
@@ -42,13 +46,29 @@ class Bench:
 
     def step(self) -> StepInput | None:
         """Plan all that can be, and run the oldest step that is out; returns what the device was given."""
-        while (plan := self.core.plan()) is not None:
-            self.flights.append(plan)
+        while self.plan() or self.fill():
+            pass
         if not self.flights:
             return None
         oldest = self.flights.popleft()
         self.complete(oldest)
         return oldest.input
+
+    def plan(self) -> bool:
+        """Plan one more step, if there is one."""
+        plan = self.core.plan()
+        if plan is not None:
+            self.flights.append(plan)
+        return plan is not None
+
+    def fill(self) -> bool:
+        """Let every mask that was asked for come; returns whether there were any."""
+        questions = self.core.take_questions(0.0)
+        if questions is not None:
+            masks = (mask_after(order, self.guides.tell(order, token_ids)) for order, token_ids in questions.rows)
+            self.core.filled(MasksFilled(tuple(masks)))
+            self.hear()
+        return questions is not None
 
     def copy(self) -> bool:
         """Make the copies to and from host memory that are due; returns whether there were any."""
@@ -79,6 +99,10 @@ class Bench:
             name = row.submit.key.request_id
             self.answers[name] = self.answers.get(name, ()) + row.token_ids
             self.logprobs[name] = self.logprobs.get(name, ()) + row.logprobs
+            self.wanted[name] = self.wanted.get(name, ()) + row.wanted
+            if row.prompt is not None:
+                assert name not in self.prompts, "a prompt is scored once"
+                self.prompts[name] = row.prompt
             self.usages[name] = row.usage
             if row.finish is not None:
                 self.ends[name] = row.finish

@@ -11,8 +11,9 @@ from graphs.step import StepInput, Transfer
 from stages.errors import QueueFull
 from stages.messages import Submit
 from stages.settings import CacheSettings, SchedulerSettings
-from tests.sim.history_device import HistoryDevice, continuation
-from tests.sim.simkit import Heard, SimEngine, capacity, run_sim, sim_engine
+from tests.sim.fake_grammar import allowed_after
+from tests.sim.history_device import HistoryDevice, answer_of
+from tests.sim.simkit import Heard, SimEngine, capacity, instantly, run_sim, sim_engine
 
 PREFILL_S, DECODE_S = 0.5, 0.125
 COPY_S = 0.25
@@ -49,8 +50,7 @@ def words(length: int, salt: int = 0) -> tuple[int, ...]:
 
 def answer(order: Submit) -> tuple[int, ...]:
     """Return what `order` is answered when nothing ends it early."""
-    seed = order.seed if order.sampling.temperature else 0
-    return continuation(order.prompt_ids, order.max_new_tokens, 997, seed)
+    return answer_of(order, order.max_new_tokens, 997, allowed_after)
 
 
 async def play_on(
@@ -83,12 +83,13 @@ def play(
     device: HistoryDevice,
     events: Iterable[Event],
     acts: Mapping[float, Act] | None = None,
+    mask_s: Callable[[Submit], float] = instantly,
 ) -> dict[str, Heard]:
     """Play a scene and return what each request heard; whoever ran to its limit must have heard the right tokens."""
     events = list(events)
 
     async def main() -> dict[str, Heard]:
-        async with sim_engine(wanted, device) as engine:
+        async with sim_engine(wanted, device, mask_s=mask_s) as engine:
             return await play_on(engine, events, acts)
 
     heard = run_sim(main)

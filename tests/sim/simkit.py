@@ -3,7 +3,7 @@
 import gc
 import math
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import trio
@@ -15,10 +15,23 @@ from stages.channels import Channels, open_mailbox
 from stages.engine.local import LocalEngine
 from stages.engine.port import Order
 from stages.executor.runner import Runner
-from stages.messages import Cancel, ChoiceKey, CommandResult, Ended, Event, Sampling, Submit, TextForm
+from stages.messages import (
+    Cancel,
+    ChoiceKey,
+    CommandResult,
+    Ended,
+    Event,
+    Penalties,
+    Rules,
+    Sampling,
+    Submit,
+    TextForm,
+    Usage,
+)
 from stages.scheduler.core import SchedulerCore
 from stages.settings import SchedulerSettings
 from stages.stats.stage import Stats
+from tests.sim.fake_grammar import FakeGuides, run_fake_grammar
 from trnrt.simulation.clock import run_virtually
 from trnrt.simulation.engine import virtual_engine
 
@@ -55,6 +68,8 @@ def capacity(
         max_top_logprobs=4,
         num_host_pages=num_host_pages,
         num_host_slots=num_host_slots,
+        takes_mask=True,
+        adjust_tokens=(4, 32, vocab_size),
     )
 
 
@@ -79,6 +94,12 @@ def submit(
     session: str | None = None,
     routing_key: str | None = None,
     wait_until_s: float = math.inf,
+    tells_start: bool = False,
+    rules: Rules | None = None,
+    penalties: Penalties = Penalties(),  # noqa: B008  # frozen
+    logit_bias: tuple[tuple[int, float], ...] = (),
+    logprob_token_ids: tuple[int, ...] = (),
+    prompt_logprobs_from: int | None = None,
 ) -> Submit:
     """Return a Submit with defaults; without a mailbox its events have nowhere to go."""
     return Submit(
@@ -101,16 +122,23 @@ def submit(
         session=session,
         routing_key=routing_key,
         wait_until_s=wait_until_s,
+        tells_start=tells_start,
+        rules=rules,
+        penalties=penalties,
+        logit_bias=logit_bias,
+        logprob_token_ids=logprob_token_ids,
+        prompt_logprobs_from=prompt_logprobs_from,
     )
 
 
 @frozen(eq=False)
 class Heard:
-    """What one choice brought its client, with the instant of each token."""
+    """What one choice brought its client, with the instant of each token and of each time it was let in."""
 
     token_ids: tuple[int, ...]
     times_s: tuple[float, ...]
     ended: Ended
+    starts: tuple[tuple[float, Usage], ...] = ()
 
     @property
     def gaps_s(self) -> tuple[float, ...]:
@@ -130,6 +158,7 @@ class SimEngine:
     known: set[ChoiceKey] = field(factory=set)
     # Every Submit that was ever sent and is still referenced by anybody, and with it its mailbox.
     submits: "weakref.WeakSet[Submit]" = field(factory=weakref.WeakSet)
+    guides: FakeGuides = field(factory=FakeGuides)
 
     async def ask(self, order: Submit) -> Heard:
         """Submit one choice and listen to its end; leaving early cancels it as a request task does."""
@@ -144,6 +173,7 @@ class SimEngine:
         self.submits.update(submits)
         del submits
         heard: dict[int, list[tuple[int, float]]] = {order.key.choice: [] for order in orders}
+        starts: dict[int, list[tuple[float, Usage]]] = {order.key.choice: [] for order in orders}
         ended: dict[int, Ended] = {}
         try:
             while len(ended) < len(orders):
@@ -151,6 +181,9 @@ class SimEngine:
                 assert event.choice not in ended, "an event came after the end"
                 if isinstance(event, Ended):
                     ended[event.choice] = event
+                elif not event.token_ids:
+                    assert not heard[event.choice], "a start came after a token"
+                    starts[event.choice].append((trio.current_time(), event.usage))
                 else:
                     heard[event.choice] += [(token_id, trio.current_time()) for token_id in event.token_ids]
         finally:
@@ -161,6 +194,7 @@ class SimEngine:
                 tuple(token_id for token_id, _ in heard[order.key.choice]),
                 tuple(at_s for _, at_s in heard[order.key.choice]),
                 ended[order.key.choice],
+                tuple(starts[order.key.choice]),
             )
             for order in orders
         )
@@ -185,6 +219,11 @@ class SimEngine:
         if self.submits:
             gc.collect()
         assert not self.submits, "a Submit, and its mailbox, outlives its choice"
+        assert not self.guides.told
+
+
+def instantly(_: Submit) -> float:
+    return 0.0
 
 
 @asynccontextmanager
@@ -193,11 +232,18 @@ async def sim_engine(
     device: Device,
     *,
     runner: Runner | None = None,
+    mask_s: Callable[[Submit], float] = instantly,
 ) -> AsyncIterator[SimEngine]:
-    """Run an engine for the block, then drain it; the block's end is only passed once everything has ended."""
-    async with virtual_engine(settings, device, runner=runner) as parts:
-        engine = SimEngine(parts.core, parts.channels, parts.engine, parts.stats, parts.known)
-        yield engine
+    """Run an engine for the block, then drain it; the block's end is only passed once everything has ended.
+
+    A mask comes mask_s after it was asked for.
+    """
+    async with trio.open_nursery() as nursery:
+        async with virtual_engine(settings, device, runner=runner) as parts:
+            engine = SimEngine(parts.core, parts.channels, parts.engine, parts.stats, parts.known)
+            nursery.start_soon(run_fake_grammar, parts.channels, mask_s, engine.guides)
+            yield engine
+        nursery.cancel_scope.cancel()
     # What sessions pin stays pinned for as long as the engine lives.
     engine.core.sessions.unpin_all()
     engine.assert_all_returned()

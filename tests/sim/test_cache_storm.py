@@ -9,24 +9,37 @@ from collections import Counter
 
 import pytest
 import trio
+from attrs import evolve
 
 from stages.errors import QueueFull
 from stages.messages import FlushCache, Pause, Resume, Submit
 from stages.settings import CacheSettings, PrioritySettings, SchedulerSettings
+from tests.sim.asks import ASKS, asking
 from tests.sim.scenes import answer, make_device, settings, words
 from tests.sim.simkit import Heard, SimEngine, run_sim, sim_engine, submit
 
 NUM_TALKS = 40
 
 
+def mask_s(order: Submit) -> float:
+    """Return how long a mask of `order` takes: for most a moment, for some a step, for some very long."""
+    return random.Random(str(order.key)).choice([0.0, 0.001, 0.001, 0.1, 3.0])
+
+
 class Storm:
     """One run from a seed."""
 
     def __init__(
-        self, seed: int, wanted: SchedulerSettings, num_pages: int, copy_s: float, num_host_pages: int
+        self,
+        seed: int,
+        wanted: SchedulerSettings,
+        num_pages: int,
+        copy_s: float,
+        num_host_pages: int,
+        asks: bool = False,
     ) -> None:
         self.draw = random.Random(seed)
-        self.seed, self.wanted = seed, wanted
+        self.seed, self.wanted, self.asks = seed, wanted, asks
         self.device = make_device(
             copy_s,
             num_pages=num_pages,
@@ -41,7 +54,7 @@ class Storm:
         return run_sim(self._main, seed=self.seed, timeout_s=1e6)
 
     async def _main(self) -> dict[str, float]:
-        async with sim_engine(self.wanted, self.device) as engine:
+        async with sim_engine(self.wanted, self.device, mask_s=mask_s) as engine:
             async with trio.open_nursery() as nursery:
                 for index in range(NUM_TALKS):
                     nursery.start_soon(self._talk, engine, index, random.Random(f"{self.seed} {index}"))
@@ -70,6 +83,9 @@ class Storm:
                 stop=draw.choice([(), ("stop",)]),
                 wait_until_s=trio.current_time() + draw.choice([20.0, 1000.0]),
             )
+            if self.asks:
+                asks = asking(draw.choice(ASKS), draw.randrange(1000))
+                order = evolve(order, **asks)  # type: ignore[arg-type]
             leaves_s = draw.choice([1000.0, 1000.0, draw.uniform(0.0, 10.0)])
             heard = await self._ask(engine, order, leaves_s)
             if heard is None or heard.ended.finish.kind != "length":
@@ -107,12 +123,13 @@ class Storm:
             await engine.order(Resume())
 
 
+@pytest.mark.parametrize("asks", [False, True], ids=["plain", "asking"])
 @pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlap"])
 # Host memory is larger than the device's share of the cache, or smaller.
 @pytest.mark.parametrize(("num_pages", "copy_s", "num_host_pages"), [(20, 0.25, 81), (40, 3.0, 81), (40, 0.0, 25)])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_whatever_happens_every_answer_is_right_and_everything_comes_back(
-    seed: int, num_pages: int, copy_s: float, num_host_pages: int, overlap: bool
+    seed: int, num_pages: int, copy_s: float, num_host_pages: int, overlap: bool, asks: bool
 ):
     wanted = settings(
         overlap=overlap,
@@ -122,9 +139,12 @@ def test_whatever_happens_every_answer_is_right_and_everything_comes_back(
         priority=PrioritySettings(preemption_threshold=3),
         cache=CacheSettings(max_snapshots=6, stride_tokens=24, max_pinned=2),
     )
-    storm = Storm(seed, wanted, num_pages, copy_s, num_host_pages)
+    storm = Storm(seed, wanted, num_pages, copy_s, num_host_pages, asks)
     totals = storm.run()
     assert storm.ends["length"] > NUM_TALKS // 2
+    assert asks or not (storm.ends["stop"] or storm.ends["error"])
+    edits = {step.key.edits for step in storm.device.steps}
+    assert edits == ({"", "masked", "adjusted", "masked_adjusted"} if asks else {""})
     assert storm.num_cached > 0
     assert totals["preemptions"] > 0
     assert totals["retractions"] > 0

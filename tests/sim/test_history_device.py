@@ -15,7 +15,7 @@ from tests.contracts.device_contract import (
     Pairs,
     with_copies,
 )
-from tests.graphs.steps import BUCKETS, Ask, ask, decode, prefill
+from tests.graphs.steps import BUCKETS, EDITING, Ask, ask, decode, prefill
 from tests.sim.history_device import HistoryDevice
 from tests.sim.simkit import capacity
 
@@ -29,6 +29,8 @@ CAPACITY = evolve(
         num_host_slots=NUM_HOST_SLOTS,
     ),
     buckets=BUCKETS,
+    takes_mask=True,
+    adjust_tokens=EDITING.adjust_tokens,
 )
 PAGE, OTHER = ask(1).pages[0], ask(2).pages[0]
 

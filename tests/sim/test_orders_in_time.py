@@ -247,7 +247,7 @@ def test_an_order_to_an_engine_that_is_lost_is_told_so(overlap: bool):
             nursery.start_soon(_ask, engine)
             await trio.sleep_forever()
 
-    with pytest.RaisesGroup(pytest.RaisesGroup(EngineFailure), flatten_subgroups=False):
+    with pytest.RaisesGroup(EngineFailure, flatten_subgroups=True):
         run_sim(main)
     assert len(told) == 1
 

@@ -16,6 +16,7 @@ from stages.messages import Cancel, Sampling, Usage
 from stages.scheduler.budget import FIRST_SHARE
 from stages.settings import SchedulerSettings
 from tests.sim import simkit
+from tests.sim.fake_grammar import rules
 from tests.sim.history_device import HistoryDevice, continuation
 from tests.sim.simkit import Heard, SimEngine, capacity, run_sim, submit
 
@@ -452,7 +453,8 @@ def test_a_lost_device_is_told_to_every_client_and_then_ends_the_engine(lose_at_
     ends: dict[str, str] = {}
 
     async def client(engine: SimEngine, name: str) -> None:
-        heard = await engine.ask(submit(name, prompt(20), max_new_tokens=20))
+        asked = rules() if name == "b" else None
+        heard = await engine.ask(submit(name, prompt(20), max_new_tokens=20, rules=asked))
         ends[name] = heard.ended.finish.kind
         with pytest.raises(Draining):
             await engine.ask(submit(name, prompt(9)))
@@ -463,7 +465,7 @@ def test_a_lost_device_is_told_to_every_client_and_then_ends_the_engine(lose_at_
                 clients.start_soon(client, engine, name)
             await trio.sleep_forever()
 
-    with pytest.RaisesGroup(pytest.RaisesGroup(EngineFailure), flatten_subgroups=False):
+    with pytest.RaisesGroup(EngineFailure, flatten_subgroups=True):
         run_sim(main)
     assert ends == {"a": "error", "b": "error", "c": "error"}
 

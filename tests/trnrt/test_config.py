@@ -46,6 +46,11 @@ def test_a_preset_alone_changes_what_it_names() -> None:
             ["--schedule-policy", "lpm", "--enable-priority-scheduling"],
             "--enable-priority-scheduling.*--schedule-policy",
         ),
+        *(
+            (["--penalty-buckets", text], "--penalty-buckets")
+            for text in ("", "64,", "1024,64", "64,64", "0,64", "-1", "x")
+        ),
+        (["--penalty-buckets", "9" * 5000], "--penalty-buckets"),
         (["--preset", "huge"], "--preset"),
         (["--config", "/does/not/exist.toml"], "--config"),
         (["--write-timeout", "nan"], "--write-timeout"),

@@ -31,6 +31,12 @@ def test_the_shipped_model_is_served_without_flags() -> None:
     assert (model.settings.reasoning_parser, model.settings.tool_call_parser) == ("glm45", "glm47")
 
 
+def test_other_names_are_a_list_and_claude_models_by_default() -> None:
+    assert read_served_model(Config()).settings.aliases == ("claude-*",)
+    assert read_served_model(Config(model_alias=" a, b* ,")).settings.aliases == ("a", "b*")
+    assert read_served_model(Config(model_alias="")).settings.aliases == ()
+
+
 def test_nothing_is_left_to_decide_after_resolving() -> None:
     model = read_served_model(Config())
 
@@ -83,6 +89,13 @@ def test_a_priority_is_refused_where_there_are_none_and_the_flag_says_so(
 def test_the_longest_wait_in_the_queue_is_the_flags() -> None:
     assert read_served_model(Config(queue_timeout=2.5)).settings.queue_timeout_s == 2.5
     assert read_served_model(Config()).settings.queue_timeout_s is None
+
+
+def test_the_stages_know_which_inputs_the_graphs_have() -> None:
+    settings = read_served_model(Config()).settings
+    assert (settings.structured_outputs, settings.penalties) == (False, False)
+    settings = read_served_model(Config(structured_outputs=True, penalties=True)).settings
+    assert (settings.structured_outputs, settings.penalties) == (True, True)
 
 
 def test_openai_sampling_defaults_replace_the_models() -> None:

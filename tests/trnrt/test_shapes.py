@@ -65,3 +65,23 @@ def test_deterministic_has_one_bucket_of_each_kind() -> None:
     buckets = graph_settings(Config(deterministic=True, max_total_tokens=65_536), MODEL).buckets
 
     assert [len(sizes) for sizes in (buckets.batch, buckets.prefill_batch, buckets.tokens, buckets.pages)] == [1] * 4
+
+
+def test_graphs_take_masks_and_changed_logits_only_where_a_flag_says_so() -> None:
+    plain = graph_settings(Config(max_total_tokens=65_536), MODEL)
+    assert (plain.takes_mask, plain.adjust_tokens) == (False, ())
+
+    settings = graph_settings(Config(max_total_tokens=65_536, structured_outputs=True), MODEL)
+    assert (settings.takes_mask, settings.adjust_tokens) == (True, ())
+    settings = graph_settings(Config(max_total_tokens=65_536, penalties=True), MODEL)
+    assert (settings.takes_mask, settings.adjust_tokens) == (False, (64, 1024, 4096))
+    assert settings.fingerprint() == plain.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("buckets", "sizes"), [("16", (16, 4096)), (" 8, 4096 ", (8, 4096)), ("1,5000", (1, 4096)), ("9999", (4096,))]
+)
+def test_the_last_number_of_changed_tokens_is_the_whole_vocabulary(buckets: str, sizes: tuple[int, ...]) -> None:
+    config = Config(max_total_tokens=65_536, penalties=True, penalty_buckets=buckets)
+
+    assert graph_settings(config, MODEL).adjust_tokens == sizes

@@ -83,7 +83,7 @@ def _deliver(engine: VirtualEngine, tokens: Tokens) -> None:
         key = row.submit.key
         engine.known.add(key)
         try:
-            if row.token_ids:
+            if row.token_ids or row.finish is None:
                 row.submit.mailbox.send_nowait(Delta(key.choice, row.token_ids, usage=row.usage))
             if row.finish is not None:
                 row.submit.mailbox.send_nowait(Ended(key.choice, row.finish, row.usage))

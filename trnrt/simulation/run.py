@@ -8,7 +8,8 @@ from attrs import define, evolve, field, frozen
 from graphs.devices.sim import SimDevice
 from stages.channels import open_mailbox
 from stages.errors import ConfigError, RequestError, StartupError, Unavailable
-from stages.messages import ChoiceKey, Ended, Event, Finish, Load, Record, Sampling, Submit, TextForm, Usage
+from stages.mailbox import Mailbox
+from stages.messages import ChoiceKey, Ended, Finish, Load, Record, Sampling, Submit, TextForm, Usage
 from stages.settings import SchedulerSettings
 from stages.stats.stage import Stats
 from trnrt.simulation.clock import run_virtually
@@ -185,7 +186,7 @@ def _submit(
     name: str,
     prompt_ids: tuple[int, ...],
     output_tokens: int,
-    mailbox: "trio.MemorySendChannel[Event]",
+    mailbox: Mailbox,
 ) -> Submit:
     return Submit(
         key=ChoiceKey(name, 0),

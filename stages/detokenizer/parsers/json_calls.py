@@ -7,6 +7,7 @@ own JSON. An object that is no call, and what is no JSON where a call had to sta
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from attrs import frozen
 
@@ -182,6 +183,17 @@ def bare_call(reader: Reader, calls: Calls) -> Steps[None]:
             following = yield from reader.peek(SPACE + ";")
     except (Malformed, Truncated):
         reader.go_back()
+
+
+def required_calls(reader: Reader, calls: Calls) -> Steps[None]:
+    """Read an answer that was held to a JSON list of calls; nothing is read of any other."""
+    if (yield from reader.peek(SPACE + "[")) != "{":
+        return
+    calls.is_inside = True
+    with suppress(Malformed):
+        yield from json_body()(reader, calls, "")
+        return
+    reader.go_back()
 
 
 def _may_be_bare(text: str) -> bool:

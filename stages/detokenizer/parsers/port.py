@@ -112,8 +112,11 @@ class TextReasoningParser:
 
 @frozen
 class TextToolParser:
-    """A tool-call format in text: its markers, and how a choice's automaton is made."""
+    """A tool-call format in text: its markers, and how a choice's automaton is made.
+
+    make takes the tools, and whether calls are required: then they may come as a JSON list, whatever the format is.
+    """
 
     name: str
     markers: tuple[str, ...]
-    make: Callable[[tuple[Tool, ...]], TextToolCalls]
+    make: Callable[[tuple[Tool, ...], bool], TextToolCalls]

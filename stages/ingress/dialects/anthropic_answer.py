@@ -1,8 +1,8 @@
 """Answers of the Messages API: events to stream events, or to one message.
 
-A stream is message_start (once the prompt has met the cache, so that its input tokens are the real ones) and a ping;
-for each block content_block_start, its deltas, content_block_stop; then message_delta and message_stop. There is no
-[DONE]. Joined, it equals the whole answer.
+A stream is message_start and a ping, once the prompt has met the cache and before any of it is computed, so that its
+input tokens are the real ones and come early; for each block content_block_start, its deltas, content_block_stop; then
+message_delta and message_stop. There is no [DONE]. Joined, it equals the whole answer.
 
 input_tokens are those the cache did not have: with cache_read_input_tokens they add up to the prompt, as
 count_tokens counts it. Nothing is ever written to the cache at a price, so cache_creation_input_tokens is 0.
@@ -29,7 +29,7 @@ DELTA_OF_KIND = {
     "tool_use": ("input_json_delta", "partial_json"),
 }
 
-
+CONTEXT_FULL = "model_context_window_exceeded"
 PING = event_frame({"type": "ping"})
 
 
@@ -39,6 +39,7 @@ class MessageHead:
 
     id: str
     model: str
+    max_tokens: int
     # thinking.display omitted: thinking blocks are there, without their text.
     hides_thinking: bool = False
 
@@ -46,6 +47,17 @@ class MessageHead:
         """Return a message object of this head."""
         top: dict[str, object] = {"id": self.id, "type": "message", "role": "assistant", "model": self.model}
         return {**top, "content": content, **finish, "stop_details": None, "usage": usage}
+
+    def stop(self, ended: Ended, calls: Calls) -> dict[str, object]:
+        """Return stop_reason and stop_sequence; a stop string found is told even where calls came before it."""
+        finish = ended.finish
+        if finish.kind == "length":
+            # Fewer than were asked for: there was no room for more in the context.
+            is_full = ended.usage.completion_tokens < self.max_tokens
+            return {"stop_reason": CONTEXT_FULL if is_full else "max_tokens", "stop_sequence": None}
+        if isinstance(finish.matched, str):
+            return {"stop_reason": "stop_sequence", "stop_sequence": finish.matched}
+        return {"stop_reason": "tool_use" if calls.are_complete() else "end_turn", "stop_sequence": None}
 
     def opening(self, block: Block) -> dict[str, object]:
         """Return a block as it stands when it begins."""
@@ -103,7 +115,7 @@ class MessageEncoder:
         assert self._ended is not None
         delta = {
             "type": "message_delta",
-            "delta": {**stop_json(self._ended.finish, self.blocks.calls), "stop_details": None},
+            "delta": {**self.head.stop(self._ended, self.blocks.calls), "stop_details": None},
             "usage": usage_json(self._ended.usage, self._prompt_tokens),
         }
         return [event_frame(delta), event_frame({"type": "message_stop"})]
@@ -127,7 +139,7 @@ class MessageEncoder:
         assert self._ended is not None
         content: list[object] = [self.head.whole(block) for block in self.blocks.blocks]
         usage = usage_json(self._ended.usage, len(one.prompt.token_ids))
-        return HTTPStatus.OK, self.head.message(content, stop_json(self._ended.finish, self.blocks.calls), usage)
+        return HTTPStatus.OK, self.head.message(content, self.head.stop(self._ended, self.blocks.calls), usage)
 
     def _begin(self, prompt: Prompt, usage: Usage) -> list[bytes]:
         self._began = True
@@ -168,30 +180,12 @@ def usage_json(usage: Usage, prompt_tokens: int) -> dict[str, object]:
     }
 
 
-def stop_json(finish: Finish, calls: Calls) -> dict[str, object]:
-    """Return stop_reason and stop_sequence; a stop string found is told even where calls came before it."""
-    if finish.kind == "length":
-        return {"stop_reason": "max_tokens", "stop_sequence": None}
-    if isinstance(finish.matched, str):
-        return {"stop_reason": "stop_sequence", "stop_sequence": finish.matched}
-    return {"stop_reason": "tool_use" if calls.are_complete() else "end_turn", "stop_sequence": None}
-
-
 def error_json(error: Exception, status: int, request_id: str) -> dict[str, object]:
     """Return Anthropic's error body; a prompt beyond the context is told in the words agents look for."""
     if isinstance(error, ContextOverflow):
-        error = InvalidRequest(_overflow_text(error))
+        prompt, context = error.prompt_tokens, error.context_tokens
+        error = InvalidRequest(f"prompt is too long: {prompt} tokens > {context - 1} maximum")
     return anthropic_error(error, status, request_id)
-
-
-def _overflow_text(error: ContextOverflow) -> str:
-    prompt, wanted, context = error.prompt_tokens, error.requested_tokens, error.context_tokens
-    if wanted is None or prompt >= context:
-        return f"prompt is too long: {prompt} tokens > {context - 1} maximum"
-    return (
-        f"input length and `max_tokens` exceed context limit: {prompt} + {wanted} > {context}, "
-        "decrease input length or `max_tokens` and try again"
-    )
 
 
 def _raise_unfinished(finish: Finish) -> None:

@@ -14,9 +14,11 @@ from stages.ingress.dialect import BodyForm, Call, Dialect, Parsed, Route
 from stages.ingress.dialects.anthropic_answer import PING, MessageEncoder, MessageHead, error_json
 from stages.ingress.dialects.anthropic_blocks import Blocks
 from stages.ingress.dialects.anthropic_input import WireMessage, read_conversation
-from stages.ingress.dialects.anthropic_tools import WireTool, WireToolChoice, check_tool_choice, read_tools
+from stages.ingress.dialects.anthropic_tools import WireTool, WireToolChoice, read_tool_choice, read_tools
 from stages.ingress.dialects.common import MAX_STOP_STRINGS, derived_id
+from stages.ingress.dialects.constraints import ConstraintFields, constrain, tool_grammar
 from stages.ingress.dialects.fields import shown
+from stages.ingress.dialects.grammars import Found, read_format
 from stages.ingress.dialects.openai_common import (
     NOT_SERVED as COMMON_NOT_SERVED,
 )
@@ -48,13 +50,14 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "top_logprobs": (0,),
     "echo": (False,),
     "return_token_ids": (False,),
-    "output_format": (),
+    "prompt_logprobs": (),
+    "logprob_token_ids": ([],),
 }
 
 
 @frozen(kw_only=True)
 class WireThinking:
-    """thinking; budget_tokens is checked and not enforced."""
+    """thinking; budget_tokens is checked, and enforced with --structured-outputs."""
 
     type: str
     budget_tokens: int | None = None
@@ -70,7 +73,7 @@ class WireOutputConfig:
 
 
 @frozen(kw_only=True)
-class PromptBody(PlacementFields):
+class PromptBody(PlacementFields, ConstraintFields):
     """What /v1/messages and count_tokens share: Anthropic's fields but the limit, then our own."""
 
     model: str = ""
@@ -85,6 +88,7 @@ class PromptBody(PlacementFields):
     tools: list[Any] | None = field(default=None, metadata=shown(items=WireTool))
     tool_choice: WireToolChoice | None = None
     output_config: WireOutputConfig | None = None
+    output_format: dict[str, Any] | None = None
     metadata: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     seed: int | None = None
@@ -110,9 +114,10 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
     if body.max_tokens < 1:
         raise invalid("max_tokens", f"max_tokens must be at least 1, got {body.max_tokens}.")
     ask = read_ask(body, call, model, body.max_tokens)
-    head = MessageHead(ask.request_id, check_model(body.model, model), hides_thinking=_hides_thinking(body))
-    one_call = body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use
-    return Parsed((ask,), body.stream, MessageEncoder(head, Blocks(1 if one_call else None)))
+    head = MessageHead(
+        ask.request_id, check_model(body.model, model), body.max_tokens, hides_thinking=_hides_thinking(body)
+    )
+    return Parsed((ask,), body.stream, MessageEncoder(head, Blocks(1 if _one_call(body) else None)))
 
 
 def read_ask(body: PromptBody, call: Call, model: ModelSettings, max_tokens: int | None) -> Ask:
@@ -121,7 +126,8 @@ def read_ask(body: PromptBody, call: Call, model: ModelSettings, max_tokens: int
     check_model(body.model, model)
     template = _template(body, max_tokens)
     tools = read_tools(body.tools)
-    may_call = check_tool_choice(body.tool_choice, tools)
+    choice = read_tool_choice(body.tool_choice, tools)
+    may_call = choice.may_call
     if may_call and model.tool_call_parser is None:
         raise invalid("tools", "tools: this server has no tool call parser.", "unsupported_parameter")
     conversation = read_conversation(body.system, body.messages, tools)
@@ -141,7 +147,8 @@ def read_ask(body: PromptBody, call: Call, model: ModelSettings, max_tokens: int
         request_id=f"msg_{call.request_id}",
         prompt=Chat(conversation.messages, offered, template, conversation.continues),
         sampling=read_sampling(options, model.default_sampling),
-        limits=read_limits(options, max_tokens, model),
+        # As Anthropic's own models take it: claude-code asks for 32,000 tokens whatever the context holds.
+        limits=evolve(read_limits(options, max_tokens, model), may_shrink=True),
         form=TextForm(
             skip_special_tokens=body.skip_special_tokens,
             parse_reasoning=model.reasoning_parser is not None,
@@ -149,7 +156,11 @@ def read_ask(body: PromptBody, call: Call, model: ModelSettings, max_tokens: int
             tools=offered,
         ),
         stream=body.stream,
+        tells_start=body.stream,
+        thinking_budget_tokens=_thinking_budget(body, model),
     )
+    calls = tool_grammar(choice, tools, model, is_parallel=not _one_call(body))
+    ask = constrain(ask, body, model, _format(body), calls)
     (placed,) = place((ask,), body, call)
     return placed if placed.session is not None else evolve(placed, session=_session(body, call))
 
@@ -187,9 +198,6 @@ def _template(body: PromptBody, max_tokens: int | None) -> dict[str, Any]:
         if config.effort not in EFFORTS:
             raise invalid("output_config.effort", f"output_config.effort must be one of {', '.join(EFFORTS)}.")
         switches["reasoning_effort"] = config.effort
-    if config.format is not None:
-        text = "output_config.format is not supported by this server."
-        raise invalid("output_config.format", text, "unsupported_parameter")
     return switches | read_template({"chat_template_kwargs": body.chat_template_kwargs})
 
 
@@ -209,6 +217,27 @@ def _check_thinking(thinking: WireThinking, max_tokens: int | None) -> bool:
     if thinking.type == "adaptive" and budget is not None:
         raise invalid(name, f"{name} is not allowed when thinking is adaptive.")
     return thinking.type != "disabled"
+
+
+def _thinking_budget(body: PromptBody, model: ModelSettings) -> int | None:
+    """Return the budget of thinking where it can be kept to; clients always send one, so it is never refused."""
+    if body.thinking is None or body.thinking.type != "enabled" or not model.structured_outputs:
+        return None
+    return body.thinking.budget_tokens
+
+
+def _format(body: PromptBody) -> Found | None:
+    """Return what output_config.format asks for, under its older name too; raises InvalidRequest for both."""
+    newer = body.output_config.format if body.output_config is not None else None
+    if newer is not None and body.output_format is not None:
+        raise invalid("output_format", "output_config.format and output_format cannot both be given.")
+    if body.output_format is not None:
+        return read_format(body.output_format, "output_format", is_flat=True)
+    return read_format(newer, "output_config.format", is_flat=True)
+
+
+def _one_call(body: PromptBody) -> bool:
+    return body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use
 
 
 def _hides_thinking(body: PromptBody) -> bool:

@@ -4,6 +4,7 @@ from typing import Any
 
 from attrs import frozen
 
+from stages.ingress.dialects.constraints import ToolChoice
 from stages.ingress.dialects.fields import clean, clean_json
 from stages.ingress.dialects.openai_common import invalid, read_body
 from stages.ingress.dialects.openai_tools import MAX_NAME_CHARACTERS, schema_problem
@@ -12,13 +13,14 @@ from stages.messages import Tool
 
 @frozen(kw_only=True)
 class WireTool:
-    """A tool as sent; strict has no effect while there are no grammars, other keys are Anthropic's own affair."""
+    """A tool as sent; strict has no effect without --structured-outputs, other keys are Anthropic's own affair."""
 
     name: str
     input_schema: dict[str, Any]
     type: str = "custom"
     description: str | None = None
     defer_loading: bool = False
+    strict: bool | None = None
 
 
 @frozen(kw_only=True)
@@ -41,12 +43,12 @@ def read_tools(raw: list[Any] | None) -> tuple[Tool, ...]:
     return tools
 
 
-def check_tool_choice(choice: WireToolChoice | None, tools: tuple[Tool, ...]) -> bool:
-    """Say whether the model may call tools; raises InvalidRequest for a choice that is wrong or not served."""
+def read_tool_choice(choice: WireToolChoice | None, tools: tuple[Tool, ...]) -> ToolChoice:
+    """Return which tools may or must be called; raises InvalidRequest for a choice that is wrong."""
     if choice is None or choice.type == "auto":
-        return bool(tools)
+        return ToolChoice(may_call=bool(tools))
     if choice.type == "none":
-        return False
+        return ToolChoice(may_call=False)
     if choice.type not in ("any", "tool"):
         raise invalid("tool_choice.type", "tool_choice.type must be auto, any, tool or none.")
     if choice.type == "tool":
@@ -56,8 +58,9 @@ def check_tool_choice(choice: WireToolChoice | None, tools: tuple[Tool, ...]) ->
             raise invalid("tool_choice.name", f"tool_choice.name: there is no tool '{choice.name[:128]}' in tools.")
     if not tools:
         raise invalid("tool_choice", f"tool_choice of type {choice.type} needs tools.")
-    text = f"tool_choice of type {choice.type} is not supported by this server."
-    raise invalid("tool_choice", text, "unsupported_value")
+    if choice.type == "tool":
+        return ToolChoice(may_call=True, is_required=True, names=(choice.name or "",), is_named=True)
+    return ToolChoice(may_call=True, is_required=True)
 
 
 def _tool(raw: Any, path: str) -> Tool:
@@ -73,7 +76,7 @@ def _tool(raw: Any, path: str) -> Tool:
     if problem := schema_problem(wire.input_schema):
         raise invalid(f"{path}.input_schema", f"{path}.input_schema is no JSON schema: {problem}")
     schema = clean_json(wire.input_schema)
-    return Tool(wire.name, _definition(wire, schema), schema)
+    return Tool(wire.name, _definition(wire, schema), schema, is_strict=wire.strict is True)
 
 
 def _definition(wire: WireTool, schema: dict[str, Any]) -> dict[str, Any]:

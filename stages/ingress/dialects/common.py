@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import orjson
+from attrs import frozen
 
 from stages.messages import Sampling
 from stages.stop_patterns import PatternError, check_patterns
@@ -54,6 +55,26 @@ def derived_id(*parts: object) -> str:
 def repeated(names: Iterable[str]) -> list[str]:
     """Return the names that are there more than once, in order."""
     return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+# Stands where a text will stand in a frame that is encoded once; no frame ends with it.
+MARK = "\0"
+
+
+@frozen
+class Plain:
+    """The bytes around a text in frames that differ in nothing else, so that each costs the encoding of its text."""
+
+    parts: tuple[bytes, ...]
+
+    @classmethod
+    def around(cls, sample: bytes, count: int) -> "Plain":
+        """Return what stands around the last `count` MARKs of a frame."""
+        return cls(tuple(sample.rsplit(orjson.dumps(MARK), count)))
+
+    def of(self, text: str) -> bytes:
+        """Return the frame of `text`."""
+        return orjson.dumps(text).join(self.parts)
 
 
 def frame(value: object) -> bytes:

@@ -16,6 +16,7 @@ from stages.ingress.dialects.ollama_common import (
     Options,
     check_name,
     check_top_logprobs,
+    constrain,
     read_limits,
     read_sampling,
     read_think,
@@ -92,6 +93,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed | Lookup:
         logprobs=body.logprobs,
         num_top_logprobs=check_top_logprobs(body),
     )
+    ask = constrain(ask, body, model)
     (ask,) = place((ask,), body, call)
     if not messages:
         answer = {

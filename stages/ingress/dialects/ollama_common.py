@@ -8,13 +8,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from stages.errors import NotFound
 from stages.ingress.dialects.common import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, make_sampling
+from stages.ingress.dialects.constraints import need, read_penalties
+from stages.ingress.dialects.grammars import json_text
 from stages.ingress.dialects.openai_common import invalid, refuse_listed
 from stages.ingress.dialects.placement import PlacementFields
-from stages.messages import Limits, Sampling
+from stages.messages import Ask, Limits, Sampling, TextGrammar
 from stages.settings import ModelSettings
 
 # The version of Ollama whose API these routes follow: clients read it to see which fields they may send.
@@ -25,16 +27,12 @@ NDJSON = "application/x-ndjson"
 
 # Fields of a body, and options, that are not served: name -> the values that ask for nothing.
 NOT_SERVED: Mapping[str, tuple[object, ...]] = {
-    "format": ("",),
     "template": ("",),
     "suffix": ("",),
     "images": ([],),
     "context": ([],),
 }
 OPTIONS_NOT_SERVED: Mapping[str, tuple[object, ...]] = {
-    "repeat_penalty": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
     "mirostat": (0,),
     "tfs_z": (1,),
     "typical_p": (1,),
@@ -52,6 +50,9 @@ class Options:
     seed: int | None = None
     num_predict: int | None = None
     stop: str | list[str] | None = None
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
 
 @frozen(kw_only=True)
@@ -61,6 +62,7 @@ class OllamaBody(PlacementFields):
     model: str = ""
     stream: bool = True
     think: bool | str | None = None
+    format: str | dict[str, Any] | None = None
     options: Options | None = None
     logprobs: bool = False
     top_logprobs: int = 0
@@ -68,7 +70,7 @@ class OllamaBody(PlacementFields):
 
 def check_name(name: str, model: ModelSettings) -> str:
     """Return the model's name to answer with, the client's own; raises NotFound for a model that is not served."""
-    if name.removesuffix(TAG) in ("", model.served_model_name, model.model_path):
+    if (bare := name.removesuffix(TAG)) == "" or model.answers_to(bare):
         return name or model.served_model_name + TAG
     raise NotFound(f"model '{name:.256}' not found", "model", "model_not_found")
 
@@ -94,6 +96,31 @@ def read_sampling(options: Options, defaults: Sampling) -> Sampling:
         raise invalid("options.min_p", f"options.min_p must be in [0, 1], got {min_p}.")
     seed = None if options.seed is None or options.seed < 0 else options.seed
     return make_sampling(temperature, top_k, top_p, min_p, seed)
+
+
+def constrain(ask: Ask, body: OllamaBody, model: ModelSettings, *, after_reasoning: bool = True) -> Ask:
+    """Return the ask with its format and penalties; raises InvalidRequest naming the field, and the flag it needs."""
+    options = body.options or Options()
+    names = ("options.frequency_penalty", "options.presence_penalty", "options.repeat_penalty")
+    given = options.frequency_penalty, options.presence_penalty, options.repeat_penalty
+    grammar = _grammar(body.format, model)
+    return evolve(
+        ask,
+        # No tool call can stand in JSON.
+        form=ask.form if grammar is None else evolve(ask.form, parse_tools=False),
+        constraint=None if grammar is None else evolve(grammar, after_reasoning=after_reasoning),
+        constraint_field=None if grammar is None else "format",
+        penalties=read_penalties(*given, model, names),
+    )
+
+
+def _grammar(form: str | Mapping[str, Any] | None, model: ModelSettings) -> TextGrammar | None:
+    if form is None or form == "":
+        return None
+    if form != "json" and isinstance(form, str):
+        raise invalid("format", "format must be json or a JSON schema.")
+    need("structured_outputs", "format", model)
+    return TextGrammar("json_object") if form == "json" else TextGrammar("json_schema", json_text(form, "format"))
 
 
 def read_limits(options: Options) -> Limits:

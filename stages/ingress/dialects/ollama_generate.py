@@ -15,6 +15,7 @@ from stages.ingress.dialects.ollama_common import (
     Options,
     check_name,
     check_top_logprobs,
+    constrain,
     read_limits,
     read_sampling,
     read_think,
@@ -58,6 +59,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed | Lookup:
         logprobs=body.logprobs,
         num_top_logprobs=check_top_logprobs(body),
     )
+    ask = constrain(ask, body, model, after_reasoning=not body.raw)
     (ask,) = place((ask,), body, call)
     if not body.prompt:
         created_at = rfc3339(call.created_s)

@@ -7,7 +7,9 @@ from attrs import field, frozen
 
 from stages.ingress.dialect import BodyForm, Call, Dialect, Parsed, Route
 from stages.ingress.dialects.common import MAX_TOP_LOGPROBS
+from stages.ingress.dialects.constraints import constrain, tool_grammar
 from stages.ingress.dialects.fields import shown
+from stages.ingress.dialects.grammars import read_format
 from stages.ingress.dialects.openai_chat_answer import ChatEncoder
 from stages.ingress.dialects.openai_common import (
     NOT_SERVED as COMMON_NOT_SERVED,
@@ -27,8 +29,9 @@ from stages.ingress.dialects.openai_common import (
 )
 from stages.ingress.dialects.openai_messages import WireMessage, read_messages
 from stages.ingress.dialects.openai_thinking import ThinkingBody, read_template
-from stages.ingress.dialects.openai_tools import WireTool, check_tool_choice, read_tools
+from stages.ingress.dialects.openai_tools import WireTool, read_tool_choice, read_tools
 from stages.ingress.dialects.placement import place
+from stages.ingress.dialects.prompt_logprobs import LogprobFields, check_logprob_ids, check_prompt_logprobs
 from stages.messages import Ask, Chat, TextForm, Tool
 from stages.settings import ModelSettings
 
@@ -47,7 +50,7 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
 
 
 @frozen(kw_only=True)
-class ChatBody(CommonBody):
+class ChatBody(CommonBody, LogprobFields):
     """The body of a chat completion."""
 
     messages: list[Any] | None = field(default=None, metadata=shown(required=True, items=WireMessage, minItems=1))
@@ -74,9 +77,11 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
     _refuse(call.body, body)
     options = check_stream_options(body)
     tools = read_tools(body.tools)
-    call_tools = check_tool_choice(body.tool_choice, tools)
+    choice = read_tool_choice(body.tool_choice, tools)
+    call_tools = choice.may_call
     if call_tools and model.tool_call_parser is None:
         raise invalid("tools", "This server has no tool call parser; send tool_choice none.", "unsupported_parameter")
+    num_top, num_prompt_top = _num_top(body), check_prompt_logprobs(body, stream=body.stream)
     top = head(call, "chatcmpl", check_model(body.model, model), body.rid, body.request_id)
     ask = Ask(
         request_id=top.id,
@@ -94,8 +99,12 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
         num_choices=check_choices(body.n),
         stream=body.stream,
         logprobs=body.logprobs,
-        num_top_logprobs=_num_top(body),
+        num_top_logprobs=max(num_top, num_prompt_top or 0),
+        logprob_token_ids=check_logprob_ids(body, model, logprobs=body.logprobs),
+        prompt_logprobs_from=None if num_prompt_top is None else 0,
     )
+    calls = tool_grammar(choice, tools, model, is_parallel=body.parallel_tool_calls)
+    ask = constrain(ask, body, model, read_format(body.response_format, "response_format"), calls)
     (ask,) = place((ask,), body, call)
     encoder = ChatEncoder(
         top,
@@ -107,6 +116,9 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
         nonce=f"{call.request_id} {call.created_s}",
         with_cache_details=body.return_cached_tokens_details,
         with_ids=body.return_token_ids,
+        num_top=num_top,
+        num_prompt_top=num_prompt_top,
+        is_named=choice.is_named,
     )
     return Parsed((ask,), body.stream, encoder)
 
@@ -116,11 +128,6 @@ def _refuse(raw: Mapping[str, Any], body: ChatBody) -> None:
         text = "Request-supplied chat_template is not allowed."
         raise invalid("chat_template", text, "unsupported_parameter")
     refuse_unserved(raw, NOT_SERVED)
-    if body.response_format is not None and (kind := body.response_format.get("type")) != "text":
-        if kind not in ("json_object", "json_schema", "structural_tag"):
-            raise invalid("response_format.type", "response_format.type must be text, json_object or json_schema.")
-        text = f"response_format of type {kind} is not supported by this server."
-        raise invalid("response_format", text, "unsupported_value")
     if body.add_generation_prompt and body.continue_final_message:
         text = "add_generation_prompt and continue_final_message cannot both be true."
         raise invalid("continue_final_message", text)
@@ -177,11 +184,15 @@ SAMPLES: tuple[Mapping[str, Any], ...] = (
     _ALL,
     {**_ALL, "stream": True, "stream_options": _USAGE},
     {"messages": _MESSAGES, "tools": _TOOLS, "stream": True, "stream_options": {"include_usage": True}},
+    {"messages": _MESSAGES, "prompt_logprobs": 1, "stream": False},
 )
 
 DIALECT = Dialect(
     name="openai_chat",
-    routes=tuple(Route(path, form=FORM, samples=SAMPLES) for path in ("/v1/chat/completions", "/invocations")),
+    routes=tuple(
+        Route(path, form=FORM, samples=SAMPLES, data_keyed=frozenset({"prompt_logprobs"}))
+        for path in ("/v1/chat/completions", "/invocations")
+    ),
     parse=parse,
     error=_error,
 )

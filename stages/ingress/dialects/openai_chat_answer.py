@@ -12,7 +12,7 @@ from attrs import define, field
 
 from stages.ingress.dialect import Collected
 from stages.ingress.dialects.choices import Calls, Choice, Tally, finite, fold, tally, token_text
-from stages.ingress.dialects.common import WEIGHT_VERSION, frame
+from stages.ingress.dialects.common import MARK, WEIGHT_VERSION, Plain, frame
 from stages.ingress.dialects.openai_common import (
     Head,
     StreamOptions,
@@ -24,6 +24,7 @@ from stages.ingress.dialects.openai_common import (
     stop_reason,
     usage_json,
 )
+from stages.ingress.dialects.prompt_logprobs import prompt_logprobs_json, scores_in, with_wanted
 from stages.messages import Ask, Delta, Ended, Event, Finish, Prompt, TokenLogprob, ToolCallDelta
 from stages.settings import ModelSettings
 
@@ -57,7 +58,14 @@ class ChatEncoder:
     nonce: str
     with_cache_details: bool = False
     with_ids: bool = False
+    # Alternatives beside each logprob, and beside each of the prompt's; None for none of the prompt's.
+    num_top: int = 0
+    num_prompt_top: int | None = None
+    # The request named the tool to call.
+    is_named: bool = False
     counts: Tally = field(factory=Tally)
+    # Around the text, or the reasoning, of a choice's plain chunks.
+    plain: dict[tuple[int, str], Plain] = field(factory=dict)
     # The prompt's ids, until the first chunk after they are known has taken them.
     prompt_ids: tuple[int, ...] | None = None
     streamed: list[_Streamed] = field(init=False)
@@ -77,6 +85,8 @@ class ChatEncoder:
         self.counts.add(ask_index, len(prompt.token_ids), event)
         if isinstance(event, Ended):
             return self._ended(event)
+        if (chunk := self._plain(event)) is not None:
+            return [chunk]
         choice = self.streamed[event.choice]
         choice.logprobs.extend(event.logprobs)
         if self.with_ids:
@@ -99,6 +109,8 @@ class ChatEncoder:
         answer = self.top.chunk("chat.completion", [self._choice(i, choice) for i, choice in enumerate(choices)])
         if self.with_ids:
             answer["prompt_token_ids"] = collected[0].prompt.token_ids
+        if self.num_prompt_top is not None:
+            answer["prompt_logprobs"] = prompt_logprobs_json(scores_in(collected[0].events), self.num_prompt_top)
         usage = tally(collected)
         answer["usage"] = usage_json(usage)
         answer["system_fingerprint"] = None
@@ -106,6 +118,23 @@ class ChatEncoder:
         return HTTPStatus.OK, {**answer, **sglext_json(usage)} if self.with_cache_details else answer
 
     # -- a stream -----------------------------------------------------------------------------------------------------
+
+    def _plain(self, event: Delta) -> bytes | None:
+        """Return the chunk of a delta of nothing but text or nothing but reasoning; None for any other."""
+        kind = "reasoning" if event.reasoning else "content"
+        text = event.reasoning or event.text
+        if not text or (event.reasoning and event.text) or event.tool_calls or event.logprobs or self.with_ids:
+            return None
+        choice = self.streamed[event.choice]
+        if choice.logprobs or choice.reasoning or self.options.continuous_usage_stats:
+            return None
+        if event.reasoning and not (self.show_reasoning and self.ask.form.stream_reasoning):
+            return None
+        plain = self.plain.get((event.choice, kind))
+        if plain is None:
+            delta = {"content": MARK} if kind == "content" else {"reasoning_content": MARK, "reasoning": MARK}
+            plain = self.plain[event.choice, kind] = Plain.around(self._chunk(event.choice, delta), len(delta))
+        return plain.of(text)
 
     def _deltas(self, choice: _Streamed, event: Delta) -> list[dict[str, object]]:
         if event.reasoning and self.show_reasoning:
@@ -141,7 +170,7 @@ class ChatEncoder:
         frames = []
         if choice.reasoning:
             frames.append(self._chunk(event.choice, _reasoning_delta(choice), self._logprobs(choice)))
-        reason = finish_reason(event.finish, choice.calls)
+        reason = finish_reason(event.finish, choice.calls, is_named=self.is_named)
         frames.append(self._chunk(event.choice, {}, self._logprobs(choice), self._end(event.finish, reason)))
         return frames
 
@@ -205,7 +234,7 @@ class ChatEncoder:
             "index": index,
             "message": message,
             "logprobs": self._logprobs_json(choice.logprobs) if self.ask.logprobs else None,
-            **self._end(finish, finish_reason(finish, calls)),
+            **self._end(finish, finish_reason(finish, calls, is_named=self.is_named)),
             **ids,
         }
 
@@ -222,20 +251,22 @@ class ChatEncoder:
         }
 
     def _logprobs_json(self, entries: Sequence[TokenLogprob]) -> dict[str, object]:
-        top = self.ask.num_top_logprobs
         content = [
             {
                 **_token_json(entry.token_bytes, entry.logprob),
-                "top_logprobs": [_token_json(other, logprob) for _, logprob, other in entry.top[:top]],
+                "top_logprobs": [_token_json(other, logprob) for _, logprob, other in with_wanted(entry, self.num_top)],
             }
             for entry in entries
         ]
         return {"content": content, "refusal": None}
 
 
-def finish_reason(finish: Finish, calls: Calls) -> str:
-    """Return OpenAI's finish reason: tool_calls only after a natural stop with no call left incomplete."""
-    return "tool_calls" if finish.kind == "stop" and calls.are_complete() else finish.kind
+def finish_reason(finish: Finish, calls: Calls, *, is_named: bool = False) -> str:
+    """Return OpenAI's finish reason: tool_calls only after a natural stop with no call left incomplete.
+
+    A call of the one tool that the request named ends with stop: the model chose nothing.
+    """
+    return "tool_calls" if finish.kind == "stop" and calls.are_complete() and not is_named else finish.kind
 
 
 def _finish(finish: Finish | None) -> Finish:

@@ -23,6 +23,7 @@ from stages.ingress.dialects.common import (
     make_sampling,
     read_stop_patterns,
 )
+from stages.ingress.dialects.constraints import ConstraintFields
 from stages.ingress.dialects.fields import FieldError, read, shown
 from stages.ingress.dialects.placement import PlacementFields
 from stages.ingress.error_bodies import openai_error
@@ -42,7 +43,7 @@ class StreamOptions:
 
 
 @frozen(kw_only=True)
-class CommonBody(PlacementFields):
+class CommonBody(PlacementFields, ConstraintFields):
     """Fields of /v1/chat/completions and /v1/completions alike, OpenAI's own first, then vLLM's and SGLang's."""
 
     model: str = ""
@@ -54,13 +55,10 @@ class CommonBody(PlacementFields):
     stop_regex: str | list[str] | None = None
     temperature: float | None = None
     top_p: float | None = None
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
     max_tokens: int | None = field(default=None, metadata=shown(minimum=1))
     top_k: int | None = field(default=None, metadata=shown(minimum=-1))
     min_p: float | None = field(default=None, metadata=shown(minimum=0, maximum=1))
     min_tokens: int = field(default=0, metadata=shown(minimum=0))
-    repetition_penalty: float = 1.0
     stop_token_ids: list[int | None] | None = None
     ignore_eos: bool = False
     skip_special_tokens: bool = True
@@ -76,13 +74,9 @@ class CommonBody(PlacementFields):
 
 # Fields that constrain the output or add to it and are not served: name -> the values that ask for nothing.
 NOT_SERVED: Mapping[str, tuple[object, ...]] = {
-    **dict.fromkeys(("frequency_penalty", "presence_penalty"), (0,)),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "logit_bias": ({},),
     "use_beam_search": (False,),
     "spaces_between_special_tokens": (True,),
-    "thinking_token_budget": (-1,),
     "bad_words": ([],),
     "return_tokens_as_token_ids": (False,),
     "return_prompt_text": (False,),
@@ -95,24 +89,8 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "return_output_ids_in_sglext": (False,),
     "custom_params": ({},),
     "documents": ([],),
-    **dict.fromkeys(("regex", "ebnf", "json_schema", "structural_tag", "custom_logit_processor", "lora_path"), ("",)),
-    **dict.fromkeys(
-        (
-            "structured_outputs",
-            "guided_json",
-            "guided_regex",
-            "guided_choice",
-            "guided_grammar",
-            "guided_json_object",
-            "guided_whitespace_pattern",
-            "allowed_token_ids",
-            "logprob_token_ids",
-            "prompt_logprobs",
-            "truncate_prompt_tokens",
-            "repetition_detection",
-        ),
-        (),
-    ),
+    **dict.fromkeys(("custom_logit_processor", "lora_path"), ("",)),
+    **dict.fromkeys(("guided_whitespace_pattern", "truncate_prompt_tokens", "repetition_detection"), ()),
 }
 
 
@@ -147,7 +125,7 @@ def check_model(name: str, model: ModelSettings) -> str:
     """Return the model name to answer with: the client's own, or the served one for none; raises NotFound."""
     if name in ("", "default"):
         return name or model.served_model_name
-    if name in (model.served_model_name, model.model_path):
+    if model.answers_to(name):
         return name
     raise NotFound(f"The model `{name}` does not exist.", "model", "model_not_found")
 
@@ -166,11 +144,6 @@ def read_sampling(body: CommonBody, defaults: Sampling) -> Sampling:
         raise invalid("min_p", f"min_p must be in [0, 1], got {min_p}.")
     if top_k < -1:
         raise invalid("top_k", f"top_k must be -1 or 0 (off) or at least 1, got {top_k}.")
-    for name in ("frequency_penalty", "presence_penalty"):
-        if not -2 <= (penalty := getattr(body, name)) <= 2:
-            raise invalid(name, f"{name} must be in [-2, 2], got {penalty}.")
-    if not 0 < body.repetition_penalty <= 2:
-        raise invalid("repetition_penalty", f"repetition_penalty must be in (0, 2], got {body.repetition_penalty}.")
     seed = None if body.seed == -1 else body.seed
     return make_sampling(temperature, top_k, top_p, min_p, seed)
 
@@ -273,8 +246,7 @@ def last_frames(head: Head, kind: str, usage: Usage, options: StreamOptions, *, 
 
 def raise_refusal(finish: Finish) -> None:
     """Raise what a finish with a status, or of kind error, stands for; an ordinary end or a user's abort passes."""
-    if finish.kind == "error":
-        raise EngineFailure(finish.message or "the engine failed")
+    raise_failure(finish)
     if finish.kind != "abort" or finish.status is None:
         return
     message = finish.message or "Aborted"
@@ -283,6 +255,15 @@ def raise_refusal(finish: Finish) -> None:
     if finish.status < HTTPStatus.INTERNAL_SERVER_ERROR:
         raise InvalidRequest(message)
     raise EngineFailure(message)
+
+
+def raise_failure(finish: Finish) -> None:
+    """Raise what a finish of kind error stands for: the engine's failure, or an answer its request made impossible."""
+    if finish.kind != "error":
+        return
+    if finish.status == HTTPStatus.BAD_REQUEST and finish.message:
+        raise InvalidRequest(finish.message)
+    raise EngineFailure(finish.message or "the engine failed")
 
 
 def stop_reason(finish: Finish, model: ModelSettings) -> int | str | None:

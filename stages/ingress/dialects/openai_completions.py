@@ -4,16 +4,19 @@ Choices are numbered prompt by prompt: index = prompt index x n + sample.
 """
 
 import codecs
+import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from stages.ingress.dialect import BodyForm, Call, Collected, Dialect, Parsed, Route
 from stages.ingress.dialects.choices import Tally, finite, fold, tally, token_text
 from stages.ingress.dialects.common import MAX_PROMPTS, MAX_TOP_LOGPROBS, WEIGHT_VERSION, frame, repeated
+from stages.ingress.dialects.constraints import constrain
 from stages.ingress.dialects.fields import all_in_range, shown
+from stages.ingress.dialects.grammars import read_format
 from stages.ingress.dialects.openai_common import (
     NOT_SERVED as COMMON_NOT_SERVED,
 )
@@ -40,6 +43,15 @@ from stages.ingress.dialects.openai_common import (
     usage_json,
 )
 from stages.ingress.dialects.placement import place
+from stages.ingress.dialects.prompt_logprobs import (
+    LogprobFields,
+    PromptScores,
+    check_logprob_ids,
+    check_prompt_logprobs,
+    prompt_logprobs_json,
+    scores_in,
+    with_wanted,
+)
 from stages.messages import Ask, Ended, Event, Finish, Prompt, Sampling, TextForm, TokenLogprob
 from stages.settings import ModelSettings
 
@@ -49,13 +61,12 @@ DEFAULT_MAX_TOKENS = 16
 NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "suffix": ("",),
     "prompt_embeds": (),
-    "response_format": ({"type": "text"},),
     "add_special_tokens": (True,),
 }
 
 
 @frozen(kw_only=True)
-class CompletionBody(CommonBody):
+class CompletionBody(CommonBody, LogprobFields):
     """The body of a text completion."""
 
     prompt: str | list[str] | list[int] | list[list[int]] | None = field(
@@ -63,6 +74,7 @@ class CompletionBody(CommonBody):
     )
     echo: bool = False
     logprobs: int | None = None
+    response_format: dict[str, Any] | None = None
     best_of: int | None = None
     return_token_ids: bool = False
     rid: str | list[str] | None = None
@@ -77,19 +89,30 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
     if body.best_of is not None and body.best_of != n:
         raise invalid("best_of", "best_of is not supported by this server.", "unsupported_parameter")
     prompts = _prompts(body, model.vocab_size)
+    num_top, num_prompt_top = _num_top(body), check_prompt_logprobs(body, stream=body.stream)
+    logprob_ids = check_logprob_ids(body, model, logprobs=body.logprobs is not None)
+    form = read_format(body.response_format, "response_format")
     rid, ids = _request_ids(body, len(prompts))
     top = head(call, "cmpl", check_model(body.model, model), rid, body.request_id)
+    common = Ask(
+        request_id=top.id,
+        prompt="",
+        sampling=read_sampling(body, Sampling()),
+        limits=read_limits(body, _budget(body), model),
+        form=TextForm(skip_special_tokens=body.skip_special_tokens, keep_stop=body.keep_stop()),
+        num_choices=n,
+        stream=body.stream,
+        logprobs=body.logprobs is not None,
+        num_top_logprobs=max(num_top, num_prompt_top or 0),
+        logprob_token_ids=logprob_ids,
+    )
+    common = constrain(common, body, model, form, after_reasoning=False)
     asks = tuple(
-        Ask(
+        evolve(
+            common,
             request_id=request_id or (top.id if len(prompts) == 1 else f"{top.id}_{index}"),
             prompt=prompt,
-            sampling=read_sampling(body, Sampling()),
-            limits=read_limits(body, _budget(body), model),
-            form=TextForm(skip_special_tokens=body.skip_special_tokens, keep_stop=body.keep_stop()),
-            num_choices=n,
-            stream=body.stream,
-            logprobs=body.logprobs is not None,
-            num_top_logprobs=_num_top(body),
+            prompt_logprobs_from=0 if num_prompt_top is not None or _echoes_scores(body, prompt) else None,
         )
         for index, (prompt, request_id) in enumerate(zip(prompts, ids, strict=True))
     )
@@ -102,6 +125,8 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
         body.echo,
         with_cache_details=body.return_cached_tokens_details,
         with_ids=body.return_token_ids,
+        num_top=num_top,
+        num_prompt_top=num_prompt_top,
     )
     return Parsed(asks, body.stream, encoder)
 
@@ -118,9 +143,12 @@ def _prompts(body: CompletionBody, vocab_size: int) -> list[str | tuple[int, ...
     for prompt in prompts:
         if not isinstance(prompt, str) and not all_in_range(prompt, 0, vocab_size - 1):
             raise invalid("prompt", f"prompt has a token id outside [0, {vocab_size - 1}].")
-    if body.echo and not all(isinstance(prompt, str) for prompt in prompts):
-        raise invalid("echo", "echo with a prompt of token ids is not supported.", "unsupported_parameter")
     return prompts
+
+
+def _echoes_scores(body: CompletionBody, prompt: str | tuple[int, ...]) -> bool:
+    """Say whether an echo needs the prompt's scores: for its logprobs, or for the text of a prompt of ids."""
+    return body.echo and (body.logprobs is not None or not isinstance(prompt, str))
 
 
 def _request_ids(body: CompletionBody, num_prompts: int) -> tuple[str | None, Sequence[str | None]]:
@@ -140,7 +168,7 @@ def _request_ids(body: CompletionBody, num_prompts: int) -> tuple[str | None, Se
 
 def _budget(body: CompletionBody) -> int:
     budget = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    if budget < 1:
+    if budget < 0 or (budget == 0 and not body.echo and body.prompt_logprobs is None):
         raise invalid("max_tokens", "max_tokens must be positive")
     return budget
 
@@ -149,8 +177,6 @@ def _num_top(body: CompletionBody) -> int:
     wanted = body.logprobs or 0
     if not 0 <= wanted <= MAX_TOP_LOGPROBS:
         raise invalid("logprobs", f"logprobs must be between 0 and {MAX_TOP_LOGPROBS}, got {wanted}.")
-    if body.logprobs is not None and body.echo:
-        raise invalid("echo", "echo with logprobs is not supported by this server.", "unsupported_parameter")
     return wanted
 
 
@@ -168,24 +194,24 @@ class LegacyLogprobs:
     decoder: codecs.IncrementalDecoder = field(factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
 
     def take(self, entries: Sequence[TokenLogprob]) -> dict[str, object]:
-        """Return the four parallel lists of the next tokens."""
+        """Return the four parallel lists of the next tokens; a prompt's first token has neither logprob nor top."""
         offsets = []
         for entry in entries:
             offsets.append(self.offset)
             self.offset += len(self.decoder.decode(entry.token_bytes))
         return {
             "tokens": [token_text(entry.token_bytes) for entry in entries],
-            "token_logprobs": [finite(entry.logprob) for entry in entries],
-            "top_logprobs": [self._top(entry) for entry in entries],
+            "token_logprobs": [None if _is_first(entry) else finite(entry.logprob) for entry in entries],
+            "top_logprobs": [None if _is_first(entry) else self._top(entry) for entry in entries],
             "text_offset": offsets,
         }
 
     def _top(self, entry: TokenLogprob) -> dict[str, float]:
-        """Return the best tokens and the sampled one by their text; of two with one text the better stays."""
+        """Return the best, wanted and sampled tokens by their text; of two with one text the better stays."""
         best: dict[str, float] = {}
-        for _, logprob, other in entry.top[: self.num_top]:
-            best.setdefault(token_text(other), finite(logprob))
-        best.setdefault(token_text(entry.token_bytes), finite(entry.logprob))
+        for _, logprob, token_bytes in (*with_wanted(entry, self.num_top), (0, entry.logprob, entry.token_bytes)):
+            text = token_text(token_bytes)
+            best[text] = max(best.get(text, -math.inf), finite(logprob))
         return best
 
 
@@ -197,6 +223,7 @@ class _Streamed:
     waiting: list[TokenLogprob] = field(factory=list)
     token_ids: list[int] = field(factory=list)
     is_begun: bool = False
+    is_echoed: bool = False
 
     def ids(self, prompt: Prompt) -> dict[str, object]:
         """Return the ids since the last chunk, and the prompt's once."""
@@ -217,35 +244,52 @@ class CompletionEncoder:
     echo: bool
     with_cache_details: bool = False
     with_ids: bool = False
+    # Alternatives beside each logprob, and beside each of the prompt's; None for none of the prompt's by themselves.
+    num_top: int = 0
+    num_prompt_top: int | None = None
     counts: Tally = field(factory=Tally)
     streamed: dict[int, _Streamed] = field(factory=dict)
+    scores: dict[int, PromptScores] = field(factory=dict)
 
     def start(self) -> list[bytes]:
-        """Return the prompts' text with echo, else nothing."""
+        """Return the prompts' text with echo, but for those that are told with their scores; else nothing."""
         if not self.echo:
             return []
         return [
             self._chunk(self._index(ask_index, choice), str(ask.prompt))
             for ask_index, ask in enumerate(self.asks)
+            if ask.prompt_logprobs_from is None
             for choice in range(ask.num_choices)
         ]
 
     def event(self, ask_index: int, prompt: Prompt, event: Event) -> list[bytes]:
-        """Return the chunk of one event."""
+        """Return the chunks of one event, and of those that waited for the prompt's scores in it."""
         self.counts.add(ask_index, len(prompt.token_ids), event)
-        index = self._index(ask_index, event.choice)
-        num_top = self.asks[ask_index].num_top_logprobs
-        choice = self.streamed.setdefault(index, _Streamed(LegacyLogprobs(num_top)))
+        if self.asks[ask_index].prompt_logprobs_from is None:
+            return self._tell(ask_index, prompt, event)
+        events = self.scores.setdefault(ask_index, PromptScores()).take(event)
+        return [chunk for one in events for chunk in self._tell(ask_index, prompt, one)]
+
+    def _tell(self, ask_index: int, prompt: Prompt, event: Event) -> list[bytes]:
+        ask, index = self.asks[ask_index], self._index(ask_index, event.choice)
+        choice = self.streamed.setdefault(index, _Streamed(LegacyLogprobs(self.num_top)))
         if isinstance(event, Ended):
             raise_refusal(event.finish)
+        chunks = []
+        if self.echo and ask.prompt_logprobs_from is not None and not choice.is_echoed:
+            choice.is_echoed = True
+            entries = self.scores[ask_index].entries
+            logprobs = choice.logprobs.take(entries) if ask.logprobs else None
+            chunks.append(self._chunk(index, _echo(ask, entries), logprobs))
+        if isinstance(event, Ended):
             end = self._end(event.finish)
-            return [self._chunk(index, "", self._logprobs(choice), end, self._ids(choice, prompt))]
+            return [*chunks, self._chunk(index, "", self._logprobs(choice), end, self._ids(choice, prompt))]
         choice.waiting.extend(event.logprobs)
         if self.with_ids:
             choice.token_ids.extend(event.token_ids)
         if not event.text:
-            return []
-        return [self._chunk(index, event.text, self._logprobs(choice), ids=self._ids(choice, prompt))]
+            return chunks
+        return [*chunks, self._chunk(index, event.text, self._logprobs(choice), ids=self._ids(choice, prompt))]
 
     def finish(self) -> list[bytes]:
         """Return the chunks of cache details and of usage if asked for, and [DONE]."""
@@ -259,13 +303,17 @@ class CompletionEncoder:
         """Return the whole answer."""
         entries: list[dict[str, object]] = []
         for ask, one in zip(self.asks, collected, strict=True):
+            scores = scores_in(one.events)
             for choice in fold(one, ask.num_choices):
                 # Invariant: a choice is encoded only after its Ended, which is always its last event.
                 assert choice.finish is not None
                 raise_refusal(choice.finish)
-                logprobs = LegacyLogprobs(ask.num_top_logprobs).take(choice.logprobs) if ask.logprobs else None
-                text = "".join([str(ask.prompt) if self.echo else "", *choice.text])
+                told = [*(scores if self.echo else ()), *choice.logprobs]
+                logprobs = LegacyLogprobs(self.num_top).take(told) if ask.logprobs else None
+                text = "".join([_echo(ask, scores) if self.echo else "", *choice.text])
                 entry = _entry(len(entries), text, logprobs, self._end(choice.finish))
+                if self.num_prompt_top is not None:
+                    entry["prompt_logprobs"] = prompt_logprobs_json(scores, self.num_prompt_top)
                 if self.with_ids:
                     entry |= {"prompt_token_ids": one.prompt.token_ids, "token_ids": choice.token_ids}
                 entries.append(entry)
@@ -312,6 +360,18 @@ class CompletionEncoder:
         }
 
 
+def _is_first(entry: TokenLogprob) -> bool:
+    """Say whether an entry is that of a prompt's first token, which nothing comes before."""
+    return math.isnan(entry.logprob)
+
+
+def _echo(ask: Ask, scores: Sequence[TokenLogprob]) -> str:
+    """Return the prompt's text: as it was sent, or of the ids that were."""
+    if isinstance(ask.prompt, str):
+        return ask.prompt
+    return b"".join(entry.token_bytes for entry in scores).decode("utf-8", "replace")
+
+
 def _entry(
     index: int, text: str, logprobs: Mapping[str, object] | None, end: Mapping[str, object]
 ) -> dict[str, object]:
@@ -337,11 +397,15 @@ SAMPLES: tuple[Mapping[str, Any], ...] = (
     _ALL,
     {**_ALL, "stream": True, "stream_options": _USAGE},
     {"prompt": "a", "echo": True, "stream": True, "stream_options": {"include_usage": True}},
+    {"prompt": "a", "echo": True, "logprobs": 1},
+    {"prompt": "a", "prompt_logprobs": 1, "stream": False},
 )
 
 DIALECT = Dialect(
     name="openai_completions",
-    routes=(Route("/v1/completions", form=FORM, samples=SAMPLES, data_keyed=frozenset({"top_logprobs"})),),
+    routes=(
+        Route("/v1/completions", form=FORM, samples=SAMPLES, data_keyed=frozenset({"top_logprobs", "prompt_logprobs"})),
+    ),
     parse=parse,
     error=_error,
 )

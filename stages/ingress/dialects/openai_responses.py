@@ -6,7 +6,9 @@ from typing import Any
 from attrs import field, frozen
 
 from stages.ingress.dialect import BodyForm, Call, Dialect, Parsed, Route
+from stages.ingress.dialects.constraints import constrain, tool_grammar
 from stages.ingress.dialects.fields import clean_json, shown
+from stages.ingress.dialects.grammars import read_format
 from stages.ingress.dialects.openai_common import (
     NOT_SERVED as COMMON_NOT_SERVED,
 )
@@ -23,7 +25,7 @@ from stages.ingress.dialects.openai_common import (
 )
 from stages.ingress.dialects.openai_responses_answer import Output, ResponseEncoder, Showing
 from stages.ingress.dialects.openai_responses_input import read_input
-from stages.ingress.dialects.openai_responses_tools import check_tool_choice, read_catalog
+from stages.ingress.dialects.openai_responses_tools import read_catalog, read_tool_choice
 from stages.ingress.dialects.openai_thinking import read_template
 from stages.ingress.dialects.placement import place
 from stages.messages import Ask, Chat, TextForm
@@ -42,6 +44,8 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "echo": (False,),
     "return_token_ids": (False,),
     "input_ids": (),
+    "prompt_logprobs": (),
+    "logprob_token_ids": ([],),
 }
 
 # Fields of the chat API, and what they are called here.
@@ -103,7 +107,8 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
         raise invalid("input", "input is required: a string or a list of items.")
     history = read_input(body.input, body.instructions)
     catalog = read_catalog([("tools", body.tools or []), *history.tools])
-    call_tools = check_tool_choice(body.tool_choice, catalog)
+    choice = read_tool_choice(body.tool_choice, catalog)
+    call_tools = choice.may_call
     if call_tools and model.tool_call_parser is None:
         raise invalid("tools", "This server has no tool call parser; send tool_choice none.", "unsupported_parameter")
     tools = tuple(one.tool for one in catalog.values()) if call_tools else ()
@@ -121,6 +126,9 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
         ),
         stream=body.stream,
     )
+    calls = tool_grammar(choice, tools, model, is_parallel=body.parallel_tool_calls)
+    form = read_format(body.text.format if body.text is not None else None, "text.format", is_flat=True)
+    ask = constrain(ask, body, model, form, calls)
     (ask,) = place((ask,), body, call)
     showing = Showing(
         catalog,
@@ -131,7 +139,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
     )
     response = _response(body, call, ask, check_model(body.model, model))
     encoder = ResponseEncoder(response, Output(showing), call.elapsed_s, body.return_cached_tokens_details)
-    return Parsed((ask,), body.stream, encoder)
+    return Parsed((ask,), body.stream, encoder, ping=encoder.keepalive)
 
 
 def _refuse(raw: Mapping[str, Any], body: ResponsesBody) -> None:
@@ -144,13 +152,6 @@ def _refuse(raw: Mapping[str, Any], body: ResponsesBody) -> None:
         raise invalid("include", f"{OUTPUT_LOGPROBS} is not supported by this server.", "unsupported_value")
     if body.truncation not in (None, "disabled", "auto"):
         raise invalid("truncation", "truncation must be disabled or auto.")
-    form = (body.text and body.text.format) or {"type": "text"}
-    kind = form.get("type")
-    if kind not in ("text", "json_object", "json_schema"):
-        raise invalid("text.format.type", "text.format.type must be text, json_object or json_schema.")
-    if kind != "text":
-        text = f"text.format of type {kind} is not supported by this server."
-        raise invalid("text.format", text, "unsupported_value")
 
 
 def _response_id(body: ResponsesBody, call: Call) -> str:
@@ -181,7 +182,7 @@ def _summary(body: ResponsesBody) -> str | None:
 def _response(body: ResponsesBody, call: Call, ask: Ask, model_name: str) -> dict[str, Any]:
     """Return the fields that are the same in every response object of the call: what was asked, and what was taken."""
     effort = body.reasoning.effort if body.reasoning is not None else None
-    text: dict[str, Any] = {"format": {"type": "text"}}
+    text: dict[str, Any] = {"format": clean_json((body.text and body.text.format) or {"type": "text"})}
     if body.text is not None and body.text.verbosity is not None:
         text["verbosity"] = body.text.verbosity
     return {

@@ -2,7 +2,7 @@
 
 A stream is response.created, response.in_progress, each output item from added to done, and one of response.completed,
 response.incomplete and response.failed, which holds the response a call without a stream gets. Both are made by the
-same Output, so they cannot differ.
+same Output, so they cannot differ. The first two go out before the prompt is computed; keepalives break a silence.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -134,6 +134,11 @@ class ResponseEncoder:
         """Return the events that say the response exists and runs."""
         fields = {"response": self._response("in_progress")}
         return self._frames([("response.created", fields), ("response.in_progress", fields)])
+
+    def keepalive(self) -> bytes:
+        """Return an event that says nothing, as OpenAI sends it: codex ends a stream that brings it only comments."""
+        (frame,) = self._frames([("keepalive", {})])
+        return frame
 
     def event(self, ask_index: int, prompt: Prompt, event: Event) -> list[bytes]:
         """Return the events one event makes."""

@@ -11,10 +11,10 @@ from typing import Any
 
 from attrs import frozen
 
-from stages.errors import InvalidRequest
-from stages.ingress.dialects.fields import clean_json
+from stages.ingress.dialects.constraints import ToolChoice
+from stages.ingress.dialects.fields import clean, clean_json
 from stages.ingress.dialects.openai_common import invalid, read_body
-from stages.ingress.dialects.openai_tools import MAX_NAME_CHARACTERS, schema_problem
+from stages.ingress.dialects.openai_tools import MAX_NAME_CHARACTERS, allowed, schema_problem
 from stages.messages import Tool
 
 CUSTOM_INPUT = "input"
@@ -31,7 +31,7 @@ class WireFormat:
 
 @frozen(kw_only=True)
 class WireTool:
-    """tools[] of a kind that is served; strict is taken and has no effect while there are no grammars."""
+    """tools[] of a kind that is served; strict has no effect without --structured-outputs."""
 
     name: str
     description: str | None = None
@@ -83,34 +83,49 @@ def read_catalog(lists: Iterable[tuple[str, Sequence[Any]]]) -> Catalog:
     return catalog
 
 
-def check_tool_choice(choice: str | dict[str, Any] | None, catalog: Catalog) -> bool:
-    """Say whether the model may call tools; raises InvalidRequest for a choice that is wrong or not served."""
+def read_tool_choice(choice: str | dict[str, Any] | None, catalog: Catalog) -> ToolChoice:
+    """Return which tools, by the model's names, may or must be called; raises InvalidRequest."""
     if choice is None or choice == "auto":
-        return bool(catalog)
+        return ToolChoice(may_call=bool(catalog))
     if choice == "none":
-        return False
+        return ToolChoice(may_call=False)
     if choice == "required":
         if not catalog:
             text = 'tool_choice "required" needs at least one tool of type function or custom.'
             raise invalid("tool_choice", text)
-        raise _not_served("required")
+        return ToolChoice(may_call=True, is_required=True)
     if isinstance(choice, str):
         raise invalid("tool_choice", "tool_choice must be none, auto, required or an object naming a tool.")
     kind = choice.get("type")
     if kind in ("function", "custom"):
-        name = choice.get("name")
-        if not isinstance(name, str):
-            raise invalid("tool_choice.name", "tool_choice.name must be a string.")
-        if not any(one.name == name and one.is_custom == (kind == "custom") for one in catalog.values()):
-            raise invalid("tool_choice", f"Tool '{name[:MAX_NAME_CHARACTERS]}' of type {kind} not found in tools.")
-        raise _not_served("naming a tool")
+        return ToolChoice(may_call=True, is_required=True, names=_named(choice, catalog, "tool_choice"), is_named=True)
+    if kind == "allowed_tools":
+        listed: Any = choice.get("tools")
+        if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
+            raise invalid("tool_choice.tools", "tool_choice.tools must be a list of objects.")
+        names = [name for i, item in enumerate(listed) for name in _named(item, catalog, f"tool_choice.tools.{i}")]
+        return allowed(choice.get("mode"), names, list(catalog), "tool_choice")
     if not isinstance(kind, str):
         raise invalid("tool_choice.type", "tool_choice.type must be a string.")
-    raise _not_served(f"of type {kind[:MAX_NAME_CHARACTERS]}")
+    text = f"tool_choice of type {clean(kind[:MAX_NAME_CHARACTERS])} is not supported by this server."
+    raise invalid("tool_choice", text, "unsupported_value")
 
 
-def _not_served(what: str) -> InvalidRequest:
-    return invalid("tool_choice", f"tool_choice {what} is not supported by this server.", "unsupported_value")
+def _named(spec: Mapping[str, Any], catalog: Catalog, path: str) -> tuple[str, ...]:
+    """Return the model's names of the tools that a client's name stands for, one in each namespace that has it."""
+    kind, name = spec.get("type"), spec.get("name")
+    if kind not in ("function", "custom"):
+        raise invalid(f"{path}.type", f"{path}.type must be function or custom.", "unsupported_value")
+    if not isinstance(name, str):
+        raise invalid(f"{path}.name", f"{path}.name must be a string.")
+    found = [shown for shown, one in catalog.items() if one.name == name and one.is_custom == (kind == "custom")]
+    namespace = spec.get("namespace")
+    if namespace is not None:
+        found = [shown for shown in found if catalog[shown].namespace == namespace]
+    if not found:
+        text = f"Tool '{clean(name[:MAX_NAME_CHARACTERS])}' of type {kind} not found in tools."
+        raise invalid("tool_choice", text)
+    return tuple(found)
 
 
 def _read(raw: Any, path: str, namespace: str | None = None) -> list[Declared]:
@@ -136,7 +151,8 @@ def _read(raw: Any, path: str, namespace: str | None = None) -> list[Declared]:
         definition["description"] = description
     if parameters is not None:
         definition["parameters"] = parameters
-    return [Declared(wire.name, Tool(shown, definition, parameters), kind == "custom", namespace)]
+    tool = Tool(shown, definition, parameters, is_strict=wire.strict is True)
+    return [Declared(wire.name, tool, kind == "custom", namespace)]
 
 
 def _check_name(name: str, path: str) -> None:

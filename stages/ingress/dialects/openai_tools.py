@@ -1,12 +1,12 @@
 """OpenAI's tools and tool_choice to neutral tools, and a light look at their schemas."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
 
-from stages.errors import InvalidRequest
-from stages.ingress.dialects.fields import clean_json, shown
+from stages.ingress.dialects.constraints import ToolChoice
+from stages.ingress.dialects.fields import clean, clean_json, shown
 from stages.ingress.dialects.openai_common import invalid, read_body
 from stages.messages import Tool
 
@@ -16,7 +16,7 @@ MAX_SCHEMA_DEPTH = 64
 
 @frozen(kw_only=True)
 class WireFunction:
-    """tools[].function; strict is taken and has no effect while there are no grammars."""
+    """tools[].function; strict has no effect without --structured-outputs."""
 
     name: str = field(metadata=shown(minLength=1, maxLength=MAX_NAME_CHARACTERS))
     description: str | None = None
@@ -43,41 +43,65 @@ def read_tools(raw: list[Any] | None) -> tuple[Tool, ...]:
     return tools
 
 
-def check_tool_choice(choice: str | dict[str, Any] | None, tools: tuple[Tool, ...]) -> bool:
-    """Say whether the model may call tools; raises InvalidRequest for a choice that is wrong or not served."""
+def read_tool_choice(choice: str | dict[str, Any] | None, tools: tuple[Tool, ...]) -> ToolChoice:
+    """Return which tools may or must be called; raises InvalidRequest for a choice that is wrong or not served."""
     if choice is None or choice == "auto":
-        return bool(tools)
+        return ToolChoice(may_call=bool(tools))
     if choice == "none":
-        return False
+        return ToolChoice(may_call=False)
     if choice == "required":
         if not tools:
             raise invalid("tool_choice", "Tools cannot be empty if tool choice is set to required.")
-        raise _not_served("'required'")
+        return ToolChoice(may_call=True, is_required=True)
     if isinstance(choice, str):
         raise invalid("tool_choice", "tool_choice must be none, auto, required or an object naming a tool.")
     kind = choice.get("type")
     if kind == "function":
-        name = _chosen_name(choice)
+        name = _chosen_name(choice, "tool_choice")
         if not tools:
             raise invalid("tool_choice", "Tools cannot be empty if tool choice is set to a specific tool.")
-        if name not in {tool.name for tool in tools}:
-            raise invalid("tool_choice", f"Tool '{name}' not found in tools list.")
-        raise _not_served("naming a tool")
-    if kind in ("allowed_tools", "custom"):
-        raise _not_served(f"of type {kind}")
-    raise invalid("tool_choice.type", "tool_choice.type must be function.")
+        _check_known(name, tools)
+        return ToolChoice(may_call=True, is_required=True, names=(name,), is_named=True)
+    if kind == "allowed_tools":
+        return _allowed_tools(choice.get("allowed_tools"), tools)
+    if kind == "custom":
+        text = "tool_choice of type custom is not supported by this server."
+        raise invalid("tool_choice", text, "unsupported_value")
+    raise invalid("tool_choice.type", "tool_choice.type must be function or allowed_tools.")
 
 
-def _chosen_name(choice: Mapping[str, Any]) -> str:
+def allowed(mode: object, names: Sequence[str], known: Sequence[str], path: str) -> ToolChoice:
+    """Return the choice of some of the known tools, all of them being no constraint; raises InvalidRequest."""
+    if mode not in ("auto", "required"):
+        raise invalid(f"{path}.mode", f"{path}.mode must be auto or required.")
+    if not names:
+        raise invalid(f"{path}.tools", f"{path}.tools must not be empty.")
+    chosen = tuple(name for name in known if name in set(names))
+    return ToolChoice(True, mode == "required", None if len(chosen) == len(known) else chosen)
+
+
+def _allowed_tools(spec: Any, tools: tuple[Tool, ...]) -> ToolChoice:
+    path = "tool_choice.allowed_tools"
+    listed: Any = spec.get("tools") if isinstance(spec, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(item, dict) for item in listed):
+        raise invalid(f"{path}.tools", f"{path}.tools must be a list of objects.")
+    names = [_chosen_name(item, f"{path}.tools.{index}") for index, item in enumerate(listed)]
+    for name in names:
+        _check_known(name, tools)
+    return allowed(spec.get("mode"), names, [tool.name for tool in tools], path)
+
+
+def _check_known(name: str, tools: tuple[Tool, ...]) -> None:
+    if name not in {tool.name for tool in tools}:
+        raise invalid("tool_choice", f"Tool '{clean(name[:MAX_NAME_CHARACTERS])}' not found in tools list.")
+
+
+def _chosen_name(choice: Mapping[str, Any], path: str) -> str:
     function = choice.get("function")
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
-        raise invalid("tool_choice.function.name", "tool_choice.function.name must be a string.")
+        raise invalid(f"{path}.function.name", f"{path}.function.name must be a string.")
     return name
-
-
-def _not_served(what: str) -> InvalidRequest:
-    return invalid("tool_choice", f"tool_choice {what} is not supported by this server.", "unsupported_value")
 
 
 def _tool(raw: Any, index: int) -> Tool:
@@ -94,7 +118,7 @@ def _tool(raw: Any, index: int) -> Tool:
         text = f"Tool {index} function has invalid 'parameters' schema: {problem}"
         raise invalid(f"{path}.function.parameters", text)
     definition = clean_json(raw["function"])
-    return Tool(wire.name, definition, definition.get("parameters"))
+    return Tool(wire.name, definition, definition.get("parameters"), is_strict=wire.strict is True)
 
 
 def schema_problem(schema: Any, depth: int = 0) -> str | None:

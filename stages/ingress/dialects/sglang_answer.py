@@ -6,10 +6,12 @@ from typing import Any
 
 from attrs import define, field
 
-from stages.errors import EngineFailure, Unavailable
+from stages.errors import Unavailable
 from stages.ingress.dialect import Call, Collected
 from stages.ingress.dialects.choices import cached_details, finite, token_text
 from stages.ingress.dialects.common import DONE, WEIGHT_VERSION, derived_id, frame
+from stages.ingress.dialects.openai_common import raise_failure
+from stages.ingress.dialects.prompt_logprobs import PromptScores, scores_in
 from stages.ingress.error_bodies import message_of
 from stages.messages import Ask, Ended, Event, Finish, Prompt, TokenLogprob, Usage
 
@@ -58,16 +60,25 @@ class GenerateEncoder:
     with_text: bool
     with_prompt: bool
     intervals: tuple[int, ...]
+    # Whether nothing was to be generated: the one token that is nevertheless, for its logprob, is not shown.
+    are_scoring: tuple[bool, ...]
+    scores: list[PromptScores] = field(init=False)
     samples: list[list[_Sample]] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.samples = [[_Sample() for _ in range(ask.num_choices)] for ask in self.asks]
+        self.scores = [PromptScores(is_known=ask.prompt_logprobs_from is None) for ask in self.asks]
 
     def start(self) -> list[bytes]:
         """Return nothing: the first event comes with the first token."""
         return []
 
     def event(self, ask_index: int, prompt: Prompt, event: Event) -> list[bytes]:
+        """Return the stream events of one event and of those that waited for the prompt's scores in it."""
+        events = self.scores[ask_index].take(event)
+        return [one for event in events for one in self._tell(ask_index, prompt, event)]
+
+    def _tell(self, ask_index: int, prompt: Prompt, event: Event) -> list[bytes]:
         """Return the stream event of one event, whole or incremental."""
         sample = self.samples[ask_index][event.choice]
         sample.add(event)
@@ -93,6 +104,7 @@ class GenerateEncoder:
         values = []
         for ask_index, one in enumerate(collected):
             samples = [_Sample() for _ in range(self.asks[ask_index].num_choices)]
+            self.scores[ask_index].entries = scores_in(one.events)
             for event in one.events:
                 samples[event.choice].add(event)
             for choice, sample in enumerate(samples):
@@ -112,6 +124,8 @@ class GenerateEncoder:
             "output_ids": sample.token_ids[from_token:],
             "meta_info": self._meta(ask_index, choice, prompt, sample),
         }
+        if self.are_scoring[ask_index]:
+            value |= {"text": "", "output_ids": []}
         if self.with_prompt:
             value["prompt_token_ids"] = prompt.token_ids
         return value
@@ -131,27 +145,48 @@ class GenerateEncoder:
             "num_retractions": usage.num_retractions,
             "dp_rank": None,
         }
+        if self.are_scoring[ask_index]:
+            meta["completion_tokens"] = meta["reasoning_tokens"] = 0
+            if sample.finish is not None and sample.finish.kind in ("stop", "length"):
+                meta["finish_reason"] = {"type": "length", "length": 0}
         if ask.logprobs:
-            meta |= self._logprobs(ask, sample)
+            meta |= self._input_logprobs(ask, prompt, self.scores[ask_index].entries)
+            meta |= self._output_logprobs(ask, sample)
         if sample.finish is not None and self.call.elapsed_s is not None:
             meta["e2e_latency"] = self.call.elapsed_s()
         return meta
 
-    def _logprobs(self, ask: Ask, sample: _Sample) -> dict[str, Any]:
+    def _input_logprobs(self, ask: Ask, prompt: Prompt, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """Return the lists of the prompt from where they begin; the first token there has no logprob and no rows.
+
+        Ids to score without a beginning are told of the last token alone, as SGLang does.
+        """
+        start = ask.prompt_logprobs_from
+        if start is None and ask.logprob_token_ids:
+            start = len(prompt.token_ids) - 1
+        first: list[Any] = []
+        if start is not None and start < len(prompt.token_ids):
+            text = token_text(entries[0].token_bytes) if entries and self.with_text else None
+            first = [(None, prompt.token_ids[start], text)]
+        rest = self._lists("input", ask, entries[1:])
+        none = [None] * len(first)
+        return {name: [*(first if name == "input_token_logprobs" else none), *rows] for name, rows in rest.items()}
+
+    def _output_logprobs(self, ask: Ask, sample: _Sample) -> dict[str, Any]:
         entries = sample.logprobs[sample.sent_logprobs if self.incremental else 0 :]
-        lists: dict[str, Any] = {
-            "input_token_logprobs": [],
-            "output_token_logprobs": [self._triple(e.logprob, e.token_id, e.token_bytes) for e in entries],
-            "output_token_logprobs_length": len(sample.logprobs),
+        return {**self._lists("output", ask, entries), "output_token_logprobs_length": len(sample.logprobs)}
+
+    def _lists(self, side: str, ask: Ask, entries: Sequence[TokenLogprob]) -> dict[str, list[Any]]:
+        lists: dict[str, list[Any]] = {
+            f"{side}_token_logprobs": [self._triple(e.token_id, e.logprob, e.token_bytes) for e in entries]
         }
-        if ask.num_top_logprobs:
-            lists["input_top_logprobs"] = []
-            lists["output_top_logprobs"] = [
-                [self._triple(logprob, i, text) for i, logprob, text in e.top[: ask.num_top_logprobs]] for e in entries
-            ]
+        if most := ask.num_top_logprobs:
+            lists[f"{side}_top_logprobs"] = [[self._triple(*one) for one in e.top[:most]] for e in entries]
+        if ask.logprob_token_ids:
+            lists[f"{side}_token_ids_logprobs"] = [[self._triple(*one) for one in e.wanted] for e in entries]
         return lists
 
-    def _triple(self, logprob: float, token_id: int, token_bytes: bytes) -> tuple[float, int, str | None]:
+    def _triple(self, token_id: int, logprob: float, token_bytes: bytes) -> tuple[float, int, str | None]:
         return finite(logprob), token_id, token_text(token_bytes) if self.with_text else None
 
 
@@ -201,8 +236,8 @@ def _reason(finish: Finish, ask: Ask, usage: Usage) -> dict[str, object]:
 
 
 def _raise_failure(finish: Finish | None) -> None:
-    if finish is not None and finish.kind == "error":
-        raise EngineFailure(finish.message or "the engine failed")
+    if finish is not None:
+        raise_failure(finish)
 
 
 def _refusal(finish: Finish | None) -> tuple[int, object] | None:

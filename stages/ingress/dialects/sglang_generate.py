@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from stages.errors import InvalidRequest, RequestError
 from stages.ingress.dialect import BodyForm, Call, Dialect, Parsed, Route
@@ -20,8 +20,10 @@ from stages.ingress.dialects.common import (
     derived_id,
     repeated,
 )
+from stages.ingress.dialects.constraints import need
 from stages.ingress.dialects.fields import FieldError, Unsigned, read, shown
 from stages.ingress.dialects.placement import PlacementFields, place
+from stages.ingress.dialects.prompt_logprobs import MAX_LOGPROB_IDS
 from stages.ingress.dialects.sglang_answer import GenerateEncoder, RefusedStream
 from stages.ingress.dialects.sglang_sampling import (
     NOT_SERVED as SAMPLING_NOT_SERVED,
@@ -30,6 +32,7 @@ from stages.ingress.dialects.sglang_sampling import (
     ContractError,
     WireSampling,
     check,
+    constrain,
     limits_of,
     read_wire,
     sampling_of,
@@ -77,6 +80,7 @@ class GenerateBody(PlacementFields):
     return_text_in_logprobs: bool = False
     stream: bool = False
     return_prompt_token_ids: bool = False
+    require_reasoning: bool = False
     max_thinking_tokens: int | None = None
 
 
@@ -107,7 +111,7 @@ def _gate(raw: Mapping[str, Any]) -> tuple[GenerateBody, WireSampling | list[Wir
 
 
 def _parse(call: Call, body: GenerateBody, params: WireSampling | list[WireSampling], model: ModelSettings) -> Parsed:
-    _check_served(call.body, body)
+    _check_served(call.body)
     prompts, is_batch = _prompts(body)
     size = len(prompts) if is_batch else None
     samplings = _spread("sampling_params", params, size)
@@ -115,20 +119,26 @@ def _parse(call: Call, body: GenerateBody, params: WireSampling | list[WireSampl
     for wire in samplings:
         check(wire, model.vocab_size)
     _check_lists(body, num_samples, size)
-    _check_token_ids_logprob(body.token_ids_logprob, size, model.vocab_size)
+    wanted_ids = _token_ids_logprob(body.token_ids_logprob, size, model.vocab_size)
     logprobs = _logprobs(body, size)
+    budget = _thinking_budget(body, model)
     ids = _request_ids(call, body, len(prompts), is_batch, num_samples)
     asks = tuple(
-        Ask(
-            request_id=ids[index],
-            prompt=prompt,
-            sampling=sampling_of(wire),
-            limits=limits_of(wire),
-            form=TextForm(skip_special_tokens=wire.skip_special_tokens, keep_stop=wire.no_stop_trim),
-            num_choices=num_samples,
-            stream=body.stream,
-            logprobs=logprobs[index] is not None,
-            num_top_logprobs=logprobs[index] or 0,
+        _ask(
+            Ask(
+                request_id=ids[index],
+                prompt=prompt,
+                sampling=sampling_of(wire),
+                form=TextForm(skip_special_tokens=wire.skip_special_tokens, keep_stop=wire.no_stop_trim),
+                num_choices=num_samples,
+                stream=body.stream,
+                thinking_budget_tokens=budget,
+            ),
+            wire,
+            logprobs[index],
+            wanted_ids[index],
+            model,
+            after_reasoning=body.require_reasoning,
         )
         for index, (prompt, wire) in enumerate(zip(prompts, samplings, strict=True))
     )
@@ -141,17 +151,42 @@ def _parse(call: Call, body: GenerateBody, params: WireSampling | list[WireSampl
         with_text=body.return_text_in_logprobs,
         with_prompt=body.return_prompt_token_ids,
         intervals=tuple(wire.stream_interval or 1 for wire in samplings),
+        are_scoring=tuple(wire.max_new_tokens == 0 for wire in samplings),
     )
     return Parsed(asks, body.stream, encoder, errors_in_stream=True)
 
 
-def _check_served(raw: Mapping[str, Any], body: GenerateBody) -> None:
+def _ask(
+    ask: Ask,
+    wire: WireSampling,
+    logprobs: "Logprobs | None",
+    wanted_ids: tuple[int, ...],
+    model: ModelSettings,
+    *,
+    after_reasoning: bool,
+) -> Ask:
+    """Return the ask with what its own sampling_params and logprobs say.
+
+    One that only scores its prompt samples one token all the same: its logprob is told, as SGLang tells it.
+    """
+    limits = limits_of(wire)
+    if logprobs is not None:
+        if limits.max_new_tokens == 0:
+            limits = evolve(limits, max_new_tokens=1)
+        ask = evolve(
+            ask,
+            logprobs=True,
+            num_top_logprobs=logprobs.num_top,
+            logprob_token_ids=wanted_ids,
+            prompt_logprobs_from=logprobs.start,
+        )
+    return constrain(evolve(ask, limits=limits), wire, model, after_reasoning=after_reasoning)
+
+
+def _check_served(raw: Mapping[str, Any]) -> None:
     for name in NOT_SERVED:
         if raw.get(name) not in _NOTHING:
             raise InvalidRequest(f"{name} is not supported by this server.", name)
-    if body.max_thinking_tokens is not None:
-        text = "max_thinking_tokens requires the server to be launched with --enable-strict-thinking"
-        raise InvalidRequest(text, "max_thinking_tokens")
 
 
 def _prompts(body: GenerateBody) -> tuple[list[str | tuple[int, ...]], bool]:
@@ -207,10 +242,22 @@ def _check_lists(body: GenerateBody, num_samples: int, size: int | None) -> None
             _spread(name, getattr(body, name), size)
 
 
-def _check_token_ids_logprob(given: list[int] | list[list[int]] | None, size: int | None, vocab_size: int) -> None:
-    """Refuse ids to score, in SGLang's words where it would too; a list goes to all prompts, a list of lists to each.
+def _thinking_budget(body: GenerateBody, model: ModelSettings) -> int | None:
+    name, budget = "max_thinking_tokens", body.max_thinking_tokens
+    if budget is None:
+        return None
+    if budget < 0:
+        raise InvalidRequest(f"{name} must be at least 0, got {budget}.", name)
+    need("structured_outputs", name, model)
+    return budget
 
-    What asks for nothing passes: null, no ids, or a list of no ids for each prompt.
+
+def _token_ids_logprob(
+    given: list[int] | list[list[int]] | None, size: int | None, vocab_size: int
+) -> list[tuple[int, ...]]:
+    """Return the ids to score with each prompt: a list goes to all prompts, a list of lists has one for each.
+
+    Raises InvalidRequest, in SGLang's words where it would too.
     """
     name = "token_ids_logprob"
     values: list[Any] = given or []
@@ -224,25 +271,35 @@ def _check_token_ids_logprob(given: list[int] | list[list[int]] | None, size: in
         if not 0 <= token_id < vocab_size:
             text = f"{name} contains out-of-vocabulary token id {token_id}; valid range is [0, {vocab_size})."
             raise InvalidRequest(text, name)
-    if ids:
-        raise InvalidRequest(f"{name} is not supported by this server.", name)
+    lists = values if are_lists else [values] * (size or 1)
+    if (longest := max(map(len, lists))) > MAX_LOGPROB_IDS:
+        raise InvalidRequest(f"at most {MAX_LOGPROB_IDS} {name} are allowed, got {longest}", name)
+    return [tuple(one) for one in lists]
 
 
-def _logprobs(body: GenerateBody, size: int | None) -> list[int | None]:
-    """Return for each prompt how many alternatives go with each logprob, None for no logprobs."""
+@frozen
+class Logprobs:
+    """What logprobs a prompt gets: where in it they begin, None for none of it, and how many alternatives they have."""
+
+    start: int | None
+    num_top: int
+
+
+def _logprobs(body: GenerateBody, size: int | None) -> list[Logprobs | None]:
+    """Return what logprobs each prompt gets, None for none at all."""
     wanted = _spread("return_logprob", body.return_logprob or False, size)
     starts = _spread("logprob_start_len", -1 if body.logprob_start_len is None else body.logprob_start_len, size)
     tops = _spread("top_logprobs_num", body.top_logprobs_num or Unsigned(0), size)
-    for is_wanted, start, top in zip(wanted, starts, tops, strict=True):
+    for start, top in zip(starts, tops, strict=True):
         if start < -1:
             raise InvalidRequest(f"logprob_start_len must be at least -1, got {start}.", "logprob_start_len")
-        if is_wanted and start >= 0:
-            text = "logprob_start_len other than -1 (logprobs of the prompt) is not supported by this server."
-            raise InvalidRequest(text, "logprob_start_len")
         if top > MAX_TOP_LOGPROBS:
             text = f"top_logprobs_num must be at most {MAX_TOP_LOGPROBS}, got {top}."
             raise InvalidRequest(text, "top_logprobs_num")
-    return [top if is_wanted else None for is_wanted, top in zip(wanted, tops, strict=True)]
+    return [
+        Logprobs(start if start >= 0 else None, top) if is_wanted else None
+        for is_wanted, start, top in zip(wanted, starts, tops, strict=True)
+    ]
 
 
 def _request_ids(call: Call, body: GenerateBody, size: int, is_batch: bool, num_samples: int) -> list[str]:
@@ -274,7 +331,7 @@ def _error(error: Exception, status: int, request_id: str) -> dict[str, Any]:
 
 FORM = BodyForm(
     (GenerateBody,),
-    {**dict.fromkeys(NOT_SERVED, _NOTHING), "max_thinking_tokens": (), "token_ids_logprob": ([],)},
+    dict.fromkeys(NOT_SERVED, _NOTHING),
     refused_in={WireSampling: SAMPLING_NOT_SERVED},
     any_of=("text", "input_ids"),
     closed=(WireSampling,),
@@ -295,6 +352,17 @@ SAMPLES: tuple[Mapping[str, Any], ...] = (
         for text in ("a", ["a"])
     ),
     {"text": "a", "return_logprob": True},
+    *(
+        {
+            "text": "a",
+            "return_logprob": True,
+            "logprob_start_len": start,
+            "top_logprobs_num": 1,
+            "token_ids_logprob": [5],
+            "return_text_in_logprobs": start == 0,
+        }
+        for start in (0, 1)
+    ),
 )
 
 DIALECT = Dialect(

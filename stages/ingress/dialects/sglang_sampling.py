@@ -2,32 +2,36 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import attrs
-from attrs import frozen
+from attrs import evolve, frozen
 
 from stages.errors import InvalidRequest
 from stages.ingress.dialects.common import MAX_CHOICES, MAX_STOP_STRINGS, make_sampling, read_stop_patterns
+from stages.ingress.dialects.constraints import biases, key_id, need
 from stages.ingress.dialects.fields import INT64_MAX, INT64_MIN, FieldError, Unsigned, read
-from stages.messages import Limits, Sampling
+from stages.ingress.dialects.grammars import json_text
+from stages.messages import Ask, Limits, Penalties, Sampling, TextGrammar
+from stages.settings import ModelSettings
 from stages.stop_patterns import PatternError
 
 ONE = Unsigned(1)
-GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+GRAMMARS: tuple[Literal["json_schema", "regex", "ebnf", "structural_tag"], ...] = (
+    "json_schema",
+    "regex",
+    "ebnf",
+    "structural_tag",
+)
+PENALTIES = ("frequency_penalty", "presence_penalty", "repetition_penalty")
+THINKING_BUDGET = "thinking_budget"
 
 # What is checked as SGLang does and then refused: name -> the values that ask for nothing.
 NOT_SERVED: Mapping[str, tuple[object, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
-    "custom_params": ({},),
     "beam_width": (1,),
     "spaces_between_special_tokens": (True,),
     "watermark": (False,),
     "choice": (),
-    **dict.fromkeys(GRAMMARS, ("",)),
 }
 
 
@@ -95,15 +99,71 @@ def check(wire: WireSampling, vocab_size: int) -> None:
     _check_seed(wire.sampling_seed)
     if sum(bool(getattr(wire, name)) for name in GRAMMARS) > 1:
         raise _wrong("json_schema", "Only one of json_schema, regex, ebnf, or structural_tag can be set.")
-    for key in wire.logit_bias or ():
-        if not (key.isascii() and key.isdigit() and int(key[:20]) < vocab_size):
+    for key, bias in (wire.logit_bias or {}).items():
+        if key_id(key, vocab_size) is None:
             raise _wrong("logit_bias", f"logit_bias must has keys in [0, {vocab_size - 1}], got {key}.")
+        if not math.isfinite(bias):
+            raise _wrong("logit_bias", f"logit_bias must have finite values, got {bias}.")
     _check_served(wire)
 
 
 def sampling_of(wire: WireSampling) -> Sampling:
     """Return how tokens are drawn."""
     return make_sampling(wire.temperature, wire.top_k, wire.top_p, wire.min_p, wire.sampling_seed)
+
+
+def constrain(ask: Ask, wire: WireSampling, model: ModelSettings, *, after_reasoning: bool) -> Ask:
+    """Return the ask with what sampling_params ask of tokens; raises InvalidRequest naming the flag one needs."""
+    penalties = Penalties(float(wire.frequency_penalty), float(wire.presence_penalty), float(wire.repetition_penalty))
+    bias = biases({key_id(key, model.vocab_size) or 0: value for key, value in (wire.logit_bias or {}).items()})
+    for name in PENALTIES:
+        if getattr(wire, name) != getattr(WireSampling(), name):
+            need("penalties", f"sampling_params.{name}", model)
+    if bias:
+        need("penalties", "sampling_params.logit_bias", model)
+    grammar = _grammar(wire)
+    if grammar is not None:
+        need("structured_outputs", f"sampling_params.{grammar[0]}", model)
+    if (budget := _thinking_budget(wire)) is not None:
+        need("structured_outputs", "sampling_params.custom_params.thinking_budget", model)
+    return evolve(
+        ask,
+        constraint=None if grammar is None else evolve(grammar[1], after_reasoning=after_reasoning),
+        constraint_field=None if grammar is None else f"sampling_params.{grammar[0]}",
+        penalties=penalties,
+        logit_bias=bias,
+        thinking_budget_tokens=ask.thinking_budget_tokens if budget is None else budget,
+    )
+
+
+def _grammar(wire: WireSampling) -> tuple[str, TextGrammar] | None:
+    for name in GRAMMARS:
+        if text := getattr(wire, name):
+            return name, TextGrammar(name, _json(name, text) if name in ("json_schema", "structural_tag") else text)
+    return None
+
+
+def _json(name: str, text: str) -> str:
+    """Return JSON text as it stands; raises InvalidRequest in SGLang's words where it is none."""
+    try:
+        return json_text(text, f"sampling_params.{name}")
+    except InvalidRequest as error:
+        kind = name.removesuffix("_schema")
+        raise _wrong(name, f"Failed to compile {kind} grammar: {error.message}") from None
+
+
+def _thinking_budget(wire: WireSampling) -> int | None:
+    """Return custom_params.thinking_budget; raises InvalidRequest for a bad one and for any other parameter."""
+    for name, value in (wire.custom_params or {}).items():
+        field = f"custom_params.{name[:64]}"
+        if value is None:
+            continue
+        if name != THINKING_BUDGET:
+            raise _wrong(field, f"{field} is not supported by this server.")
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise _wrong(field, f"{field} must be an integer that is not negative.")
+        return value
+    return None
 
 
 def limits_of(wire: WireSampling) -> Limits:

@@ -16,7 +16,7 @@ from graphs.state import new_state
 from graphs.step import DeviceLost, StepInput
 from tests.contracts.device_contract import NUM_HOST_PAGES, NUM_HOST_SLOTS, PROMPT, DeviceContract
 from tests.graphs import tiny
-from tests.graphs.steps import SETTINGS, Ask, ask, decode, generate, prefill, rows_of
+from tests.graphs.steps import EDITING, SETTINGS, Ask, ask, decode, generate, prefill, rows_of
 
 CONFIG = Config.from_json(tiny.config_json())
 FIXED = GraphSettings(
@@ -35,7 +35,7 @@ def weights() -> Weights:
 
 @pytest.fixture
 def device(weights: Weights) -> Iterator[CpuDevice]:
-    device = CpuDevice(CONFIG, weights, SETTINGS, "eager", num_host_pages=NUM_HOST_PAGES, num_host_slots=NUM_HOST_SLOTS)
+    device = CpuDevice(CONFIG, weights, EDITING, "eager", num_host_pages=NUM_HOST_PAGES, num_host_slots=NUM_HOST_SLOTS)
     yield device
     device.close()
 

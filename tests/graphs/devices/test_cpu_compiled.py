@@ -1,10 +1,13 @@
 """The compiled device. One set of real packages is built for the whole file (about a minute of one core)."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from torch import Tensor
 
 from graphs.background import Bodies
@@ -13,18 +16,42 @@ from graphs.catalog import Body, bodies
 from graphs.compile import Compiled, Job, has_compiler
 from graphs.config import Config
 from graphs.devices.cpu import CpuDevice
+from graphs.layers.edits import adjusted, masked
 from graphs.layers.sampling import draw, greatest_threshold
+from graphs.layers.scores import total
 from graphs.packing import Layout
 from graphs.parameters import Weights, fuse
 from graphs.state import new_state
 from graphs.step import StepInput
 from tests.contracts.device_contract import NUM_HOST_PAGES, NUM_HOST_SLOTS, PROMPT, DeviceContract, Pairs, with_copies
+from tests.contracts.edits_contract import assert_same_scores, targets_of
 from tests.graphs import tiny
 from tests.graphs.devices.test_cpu import FIXED, run_mixed
 from tests.graphs.devices.test_cpu_copies import paged_bits, slot_bits
-from tests.graphs.steps import SETTINGS, ask, decode, generate, prefill
+from tests.graphs.steps import (
+    EDITING,
+    SETTINGS,
+    Change,
+    adjusting,
+    allowing,
+    ask,
+    decode,
+    generate,
+    prefill,
+    rows_of,
+    scored,
+    with_edits,
+)
 
 CONFIG = Config.from_json(tiny.config_json(hc_sinkhorn_iters=2))
+FUNCTIONS: dict[str, Callable[..., Tensor | tuple[Tensor, Tensor]]] = {
+    "threshold": greatest_threshold,
+    "draw": draw,
+    "mask": masked,
+    "adjust": adjusted,
+    "score": total,
+}
+EDITING_FIXED = evolve(FIXED, takes_mask=True, adjust_tokens=(4, 16, 256))
 needs_compiler = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
 
 
@@ -35,12 +62,14 @@ def weights() -> Weights:
 
 def uncompiled(body: Body, weights: Weights, calls: list[str]) -> Compiled:
     """Return what the body's package would be, run eagerly: the same flat inputs, the same outputs."""
-    if body.part in ("threshold", "draw"):
-        function = greatest_threshold if body.part == "threshold" else draw
+    if body.part in FUNCTIONS:
+        function = FUNCTIONS[body.part]
 
         def sampling(inputs: list[Tensor]) -> list[Tensor]:
             calls.append(body.name)
-            found = function(*inputs)  # type: ignore[operator]
+            assert all(tensor.is_contiguous() for tensor in inputs)
+            assert body.rows[0] <= inputs[0].shape[0] <= body.rows[1]
+            found = function(*inputs)
             return list(found) if isinstance(found, tuple) else [found]
 
         return sampling
@@ -81,8 +110,8 @@ def calls() -> list[str]:
 
 @pytest.fixture
 def device(weights: Weights, calls: list[str]) -> CpuDevice:
-    device = CpuDevice(CONFIG, weights, SETTINGS, "eager", num_host_pages=NUM_HOST_PAGES, num_host_slots=NUM_HOST_SLOTS)
-    ready = {body.name: uncompiled(body, weights, calls) for body in bodies(CONFIG, SETTINGS)}
+    device = CpuDevice(CONFIG, weights, EDITING, "eager", num_host_pages=NUM_HOST_PAGES, num_host_slots=NUM_HOST_SLOTS)
+    ready = {body.name: uncompiled(body, weights, calls) for body in bodies(CONFIG, EDITING)}
     device._bodies = Prepared(ready)  # type: ignore[assignment]
     return device
 
@@ -119,10 +148,10 @@ def test_graphs_are_swapped_in_between_steps(weights: Weights, device: CpuDevice
 @pytest.fixture(scope="module")
 def cache(weights: Weights, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
-    device = CpuDevice(CONFIG, weights, FIXED, "auto", folder)
+    device = CpuDevice(CONFIG, weights, EDITING_FIXED, "auto", folder)
     facts = device.describe()
     # One bucket of every kind: compiling was waited for.
-    assert facts["graphs_ready"] == facts["graphs_total"] == len(bodies(CONFIG, FIXED))
+    assert facts["graphs_ready"] == facts["graphs_total"] == len(bodies(CONFIG, EDITING_FIXED))
     device.close()
     return folder
 
@@ -132,21 +161,45 @@ def cache(weights: Weights, tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestRealPackages:
     def test_compiled_says_what_eager_says(self, weights: Weights, cache: Path) -> None:
         row = ask(1, temperature=0.9, top_k=30, top_p=0.9, seed=3)
-        compiled = CpuDevice(CONFIG, weights, FIXED, "compiled", cache)
+        compiled = CpuDevice(CONFIG, weights, EDITING_FIXED, "compiled", cache)
         eager = CpuDevice(CONFIG, weights, FIXED, "eager")
         assert generate(compiled, row, PROMPT * 7, 12) == generate(eager, row, PROMPT * 7, 12)
         for ours, theirs in zip(compiled._state.tensors(), eager._state.tensors(), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
+    def test_edits_and_scores_are_what_eager_ones_are(self, weights: Weights, cache: Path) -> None:
+        compiled = CpuDevice(CONFIG, weights, EDITING_FIXED, "compiled", cache)
+        eager = CpuDevice(CONFIG, weights, EDITING_FIXED, "eager")
+        assert {"mask", "adjust", "score"} <= compiled._bodies.ready.keys()  # type: ignore[union-attr]
+        marked = {token: (1.0, 1.0, 0.25 * token) for token in PROMPT}
+        changes = [Change(tokens=marked, repetition=1.3, frequency=0.7, presence=-0.4), Change(), Change(), Change()]
+        for size in (16, 256):
+            step = prefill(compiled.capacity, [(ask(1), PROMPT * 7, 0), (ask(2), PROMPT, 0)], "greedy_logprobs")
+            step = with_edits(step, allowing(256, range(0, 256, 3), None, None, None), adjusting(256, size, *changes))
+            step = scored(step, targets_of(0, PROMPT * 7, 0, 70), np.array([[1, 2, 3]] * 4))
+            ours, theirs = compiled.run(step), eager.run(step)
+            assert ours.scores is not None
+            assert theirs.scores is not None
+            assert ours.wanted is not None
+            assert rows_of(ours, 2) == rows_of(theirs, 2)
+            for found, expected in (
+                (ours.logprobs, theirs.logprobs),
+                (ours.top_logprobs, theirs.top_logprobs),
+                (ours.wanted, theirs.wanted),
+            ):
+                np.testing.assert_allclose(found[:2], expected[:2], atol=1e-4)  # type: ignore[index]
+            assert_same_scores(ours.scores, 0, theirs.scores, 0, 69)
+            assert np.isneginf(ours.wanted[0]).tolist() == [True, True, False]
+
     def test_a_second_start_loads_everything_and_starts_no_process(self, weights: Weights, cache: Path) -> None:
-        running = Bodies(Job.of(CONFIG, FIXED, cache))
+        running = Bodies(Job.of(CONFIG, EDITING_FIXED, cache))
         assert running._process is None
         assert len(running.ready) == running.num_total
 
     def test_with_one_bucket_a_request_has_the_same_bits_alone_and_in_any_batch(
         self, weights: Weights, cache: Path
     ) -> None:
-        device = CpuDevice(CONFIG, weights, FIXED, "compiled", cache)
+        device = CpuDevice(CONFIG, weights, EDITING_FIXED, "compiled", cache)
         row = ask(1, temperature=0.9, top_p=0.9, seed=3)
         alone = run_mixed(device, row, [], 0, 12)
         for place in range(4):
@@ -154,7 +207,7 @@ class TestRealPackages:
             assert run_mixed(device, row, others, place, 12) == alone
 
     def test_captures_change_no_bit_and_a_row_resumes_from_them(self, weights: Weights, cache: Path) -> None:
-        device = CpuDevice(CONFIG, weights, FIXED, "compiled", cache)
+        device = CpuDevice(CONFIG, weights, EDITING_FIXED, "compiled", cache)
         tokens = [(13 * index) % 256 for index in range(100)]
         step = prefill(device.capacity, [(ask(1), tokens, 0), (ask(2), tokens[:50], 0)])
 
@@ -179,7 +232,7 @@ class TestRealPackages:
     def test_a_damaged_package_is_built_anew(
         self, weights: Weights, cache: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        job = Job.of(CONFIG, FIXED, cache)
+        job = Job.of(CONFIG, EDITING_FIXED, cache)
         path = next(job.folder.glob("mlp-dense.*.so"))
         path.write_bytes(path.read_bytes()[:-100])
         with caplog.at_level(logging.WARNING, "trnrt"):

@@ -5,7 +5,7 @@ from graphs.devices.sim import SimDevice, bandwidth_seconds, linear_seconds
 from graphs.keys import GraphKey
 from graphs.step import Capacity, Transfer, pairs
 from tests.contracts.device_contract import NUM_HOST_PAGES, NUM_HOST_SLOTS, DeviceContract
-from tests.graphs.steps import BUCKETS, SETTINGS, ask, decode, prefill
+from tests.graphs.steps import BUCKETS, EDITING, SETTINGS, ask, decode, prefill
 
 CAPACITY = Capacity(
     num_pages=SETTINGS.num_pages,
@@ -17,6 +17,8 @@ CAPACITY = Capacity(
     max_top_logprobs=5,
     num_host_pages=NUM_HOST_PAGES,
     num_host_slots=NUM_HOST_SLOTS,
+    takes_mask=True,
+    adjust_tokens=EDITING.adjust_tokens,
 )
 
 

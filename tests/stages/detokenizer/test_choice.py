@@ -41,6 +41,7 @@ forms = st.builds(
     parse_tools=st.booleans(),
     stream_reasoning=st.booleans(),
     tools=st.just(TOOLS),
+    stops_after_tokens=st.integers(0, 12),
 )
 stop_lists = st.lists(st.text("ab \n.1é", min_size=1, max_size=3) | st.just("<|user|>"), max_size=2).map(tuple)
 patterns = st.lists(st.sampled_from([r"a.*b", r"\bb\b", r"\s\.", "[ab]{2,3}1", r"(?m)^\S+$", "é|1"]), max_size=2).map(

@@ -10,7 +10,7 @@ import trio
 from stages.channels import open_mailbox
 from stages.detokenizer.stage import Detokenizer, open_decoding, run_detokenizer
 from stages.errors import CheckpointError, ConfigError
-from stages.messages import Cancel, ChoiceKey, Ended, Event, Finish, Submit, Tokens, TokensRow, Usage
+from stages.messages import Cancel, ChoiceKey, Delta, Ended, Event, Finish, Submit, Tokens, TokensRow, Usage
 from stages.settings import DetokenizerSettings
 from tests.small_tokenizer import ids, write_small_tokenizer
 from tests.stages.detokenizer.rows import LENGTH, PARSED, decoding, drained, joined, rows, singly, submit
@@ -54,6 +54,18 @@ async def test_an_idle_task_keeps_nothing_of_the_last_step(tmp_path: Path) -> No
         gc.collect()
         assert gone() is None
         tokens_send.close()
+
+
+def test_a_start_a_token_and_an_end_of_the_shortest_request_fit_its_mailbox_unread() -> None:
+    stage, cancels = detokenizer()
+    mailbox, events = open_mailbox(1, 2)
+    both = [submit(choice=choice, mailbox=mailbox, tells_start=True, max_new_tokens=1) for choice in (0, 1)]
+    stage.deliver(Tokens(tuple(TokensRow(each, (), usage=Usage(7, 0, 3)) for each in both)))
+    stage.deliver(Tokens(tuple(row(each, "a", LENGTH) for each in both)))
+    got = drained(events)
+    assert got[:2] == [Delta(choice, (), usage=Usage(7, 0, 3)) for choice in (0, 1)]
+    assert [joined(event for event in got[2:] if event.choice == choice).text for choice in (0, 1)] == ["a", "a"]
+    assert cancels == []
 
 
 def test_choices_of_one_request_share_a_mailbox_and_nothing_else() -> None:
@@ -117,7 +129,7 @@ def test_a_reader_that_fell_behind_is_cut_off_with_all_its_choices_and_no_one_el
     other = submit(request_id="other", mailbox=other_mailbox)
     for _ in range(3):
         stage.deliver(Tokens((*(row(each, "a") for each in slow), row(other, "b"))))
-    assert len(drained(events)) == 2
+    assert len(drained(events)) == 3
     with pytest.raises(trio.EndOfChannel):
         events.receive_nowait()
     assert set(cancels) == {Cancel("r")}

@@ -39,6 +39,56 @@ def test_it_is_the_search_of_the_text_so_far_after_every_piece(
     assert ("".join(texts), matched) == (seen, None)
 
 
+@given(stop_lists, st.lists(st.text("abc", max_size=4), max_size=12), st.integers(0, 12), st.booleans())
+def test_while_it_heeds_no_stop_one_that_ends_later_counts_wherever_it_began(
+    stops: tuple[str, ...], pieces: list[str], num_unheeded: int, keep_stop: bool
+) -> None:
+    finder = stop_finder(stops, keep_stop)
+    texts, seen = "", ""
+    for number, piece in enumerate(pieces):
+        finder.heeds = number >= num_unheeded
+        texts += finder.push(piece)
+        ends = range(len(seen) + 1, len(seen) + len(piece) + 1)
+        seen += piece
+        found = [(stop, end) for stop in stops for end in ends if finder.heeds and seen[:end].endswith(stop)]
+        if found:
+            stop, end = found[0]
+            assert (texts, finder.matched) == (seen[: end if keep_stop else end - len(stop)], stop)
+            return
+        assert seen.startswith(texts)
+    assert (texts + finder.flush(), finder.matched) == (seen, None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "pieces", "num_unheeded", "expected"),
+    [
+        ("b+", ["ab", "a", "ab"], 1, "abaa"),
+        ("a.c", ["abc", "aa", "bc"], 2, "abca"),
+        ("a.c", ["ab", "c"], 1, ""),
+        (r"x\b", ["x", "-x", "-"], 2, "x-"),
+        # The dash says that x was a match, which is not heeded, and begins another.
+        (r"x\b|-a", ["x", "-", "a"], 2, "x"),
+    ],
+)
+def test_a_pattern_that_ends_after_what_is_not_heeded_stops(
+    pattern: str, pieces: list[str], num_unheeded: int, expected: str
+) -> None:
+    finder = stop_finder((), False, (pattern,))
+    texts = ""
+    for number, piece in enumerate(pieces):
+        finder.heeds = number >= num_unheeded
+        texts += finder.push(piece)
+    finder.heeds = len(pieces) >= num_unheeded
+    assert (texts + finder.flush(), finder.matched) == (expected, pattern)
+
+
+def test_a_pattern_that_waits_for_the_end_of_a_text_that_is_not_heeded_does_not_stop() -> None:
+    finder = stop_finder((), False, (r"b\b",))
+    finder.heeds = False
+    assert finder.push("ab") + finder.flush() == "ab"
+    assert finder.matched is None
+
+
 @pytest.mark.parametrize(
     ("stops", "pieces", "expected", "matched"),
     [

@@ -46,6 +46,23 @@ async def test_with_a_key_a_call_needs_it(headers: Sequence[str], status: int) -
             assert reply.headers["www-authenticate"] == "Bearer"
 
 
+@pytest.mark.parametrize("name", ["authorization", "x-api-key"])
+async def test_a_key_that_comes_twice_is_refused_whichever_of_the_two_is_right(name: str) -> None:
+    prefix = "Bearer " if name == "authorization" else ""
+    right, wrong, other_case = (f"{name}: {prefix}right", f"{name}: {prefix}wrong", f"{name.title()}: {prefix}right")
+    async with running(SCRIPT, dialects=find_dialects(), api_key="right") as server:
+        for pair in ([right, wrong], [wrong, right], [right, other_case]):
+            reply = await ask(server.port, "/v1/responses", {}, pair)
+            assert reply.status == 400
+            assert reply.json["error"]["message"] == f"The header {name} came more than once."
+            assert (await ask(server.port, "/generate", {}, pair)).status == 400
+        async with connected(server.port) as client:
+            assert (await client.get("/health", headers=[right, wrong])).status == 200
+    async with running(SCRIPT) as server, connected(server.port) as client:
+        # Where no key is asked for, none is looked at.
+        assert (await client.get("/v1/models", headers=[right, wrong])).status == 200
+
+
 async def test_a_refusal_has_the_shape_of_its_route_and_is_given_before_the_body_is_read() -> None:
     async with running(SCRIPT, api_key="right") as server, connected(server.port) as client:
         await client.send(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n")
@@ -100,7 +117,7 @@ def test_every_admin_route_that_is_served_is_an_admin_path() -> None:
     assert {rule.rule for rule in app.url_map.iter_rules() if rule.endpoint.startswith("admin ")} == set(admin_paths())
     access = Access("key", "admin", admin_paths=frozenset(admin_paths()))
     for path in admin_paths():
-        access.check("POST", path, {"x-api-key": "admin"})
+        access.check("POST", path, [("x-api-key", "admin")])
 
 
 async def test_a_web_page_may_read_every_answer_by_default() -> None:

@@ -16,6 +16,15 @@ def test_the_served_model_is_listed_and_found_by_its_name_only() -> None:
     assert (caught.value.param, caught.value.code, caught.value.status) == ("model", "model_not_found", 404)
 
 
+def test_the_served_model_is_found_by_its_other_names_too() -> None:
+    info = evolve(INFO, model=evolve(INFO.model, aliases=("claude-*", "gpt-4o")))
+    for name in ("claude-haiku-4-5[1m]", "gpt-4o"):
+        assert facts.model(info, name) == facts.model(INFO, "fake")
+    for name in ("Claude-x", "gpt-4o-mini", "my-claude-x", "*"):
+        with pytest.raises(NotFound):
+            facts.model(info, name)
+
+
 def test_server_info_holds_what_sglangs_benchmark_reads() -> None:
     body = facts.server_info(INFO)
     assert body["max_total_num_tokens"] == 8 * 64

@@ -1,13 +1,15 @@
 """Random orders against the scheduler's core: every page and slot has one owner, every choice ends once, nothing leaks.
 
 The device folds every token it ever read into the next one, so an answer that resumed from a cached prefix, was
-retracted, preempted or came back from host memory is right only if every page and snapshot was.
+retracted, preempted or came back from host memory is right only if every page and snapshot was. Masks depend on every
+token before them and counts on how often each came, so the same goes for a mask that is stale or a token not counted.
 """
 
 import math
 import random
 from collections import Counter, deque
 
+import numpy as np
 import pytest
 import trio
 from attrs import evolve
@@ -24,8 +26,10 @@ from stages.messages import (
     Command,
     CommandResult,
     FlushCache,
+    MasksFilled,
     OpenSession,
     Pause,
+    PromptScores,
     Resume,
     Sampling,
     StartTransfer,
@@ -41,7 +45,9 @@ from stages.scheduler.nodes import subtree
 from stages.scheduler.policies import load_policy, policy_names
 from stages.scheduler.prefix_tree import PrefixTree
 from stages.settings import CacheSettings, PrioritySettings, SchedulerSettings
-from tests.sim.history_device import HistoryDevice, continuation
+from tests.sim.asks import ASKS, asking
+from tests.sim.fake_grammar import FakeGuides, allowed_after, grammar_of, mask_after
+from tests.sim.history_device import HistoryDevice, answer_of, scores_of, wanted_of
 from tests.sim.simkit import capacity, submit
 
 MAX_PREFILL_ROWS = 3
@@ -134,6 +140,12 @@ class CoreMachine(RuleBasedStateMachine):
         self.ends: Counter[ChoiceKey] = Counter()
         self.heard: dict[ChoiceKey, tuple[int, ...]] = {}
         self.last_families: list[str] = []
+        self.has_failed = False
+        self.guides = FakeGuides()
+        # What was asked for and not filled, with all the tokens it was told of.
+        self.asked: list[tuple[Submit, tuple[int, ...]]] = []
+        self.scores: dict[ChoiceKey, PromptScores] = {}
+        self.wanted: dict[ChoiceKey, tuple[tuple[float, ...], ...]] = {}
 
     @rule(
         length=st.integers(1, 70),
@@ -147,6 +159,7 @@ class CoreMachine(RuleBasedStateMachine):
         session=st.sampled_from([None, None, "s1", "s2", "s3"]),
         namespace=st.sampled_from(["", "", "salt"]),
         wait_s=st.sampled_from([math.inf, math.inf, math.inf, 2.0]),
+        asks=st.sampled_from(ASKS),
     )
     def submit(
         self,
@@ -161,14 +174,14 @@ class CoreMachine(RuleBasedStateMachine):
         session: str | None,
         namespace: str,
         wait_s: float,
+        asks: str,
     ) -> None:
         self.num_requests += 1
         own = tuple((self.num_requests * 37 + index) % 997 for index in range(length))
         # The first `shared` tokens are everybody's.
         prompt = (tuple(range(shared)) + own)[:length]
-        self.send(
-            prompt, new, num_choices, has_stop, min_new, is_sampled, priority, session, namespace, self.now_s + wait_s
-        )
+        until_s = self.now_s + wait_s
+        self.send(prompt, new, num_choices, has_stop, min_new, is_sampled, priority, session, namespace, until_s, asks)
 
     @precondition(lambda self: self.heard)
     @rule(index=st.integers(0, 99), more=st.integers(0, 12), keeps=st.booleans())
@@ -193,6 +206,7 @@ class CoreMachine(RuleBasedStateMachine):
         session: str | None,
         namespace: str,
         wait_until_s: float,
+        asks: str = "",
     ) -> None:
         stop = frozenset(range(0, 997, 5)) if has_stop else frozenset()
         orders = tuple(
@@ -205,6 +219,7 @@ class CoreMachine(RuleBasedStateMachine):
                 session=session,
                 namespace=namespace,
                 wait_until_s=wait_until_s,
+                **asking(asks, self.num_requests + choice),  # type: ignore[arg-type]
             )
             for choice in range(num_choices)
         )
@@ -252,7 +267,7 @@ class CoreMachine(RuleBasedStateMachine):
                 assert reserved <= memory.num_room_pages + tails, "the reserve allows no more"
         # A backup holds what it copies.
         self.transfers += self.core.transfers()
-        if plan is None and not self.plans and not self.transfers and not self.core.is_paused:
+        if plan is None and not self.plans and not self.transfers and not self.asked and not self.core.is_paused:
             assert not running
             # Whatever is alone fits, so nothing waits for ever.
             assert not self.queue.waiting
@@ -272,11 +287,30 @@ class CoreMachine(RuleBasedStateMachine):
                 assert row.start % 4 == 0
                 assert row.num_valid == CHUNK_TOKENS or row.samples
                 assert row.choice.num_flights == 1
-            assert flown[0].choice is next(iter(roster.prefilling)), "the oldest prompt goes first"
+            ready = [one for one in roster.prefilling if one in {row.choice for row in flown} or self.is_ready(one)]
+            assert flown[0].choice is ready[0], "the oldest prompt that waits for no mask goes first"
         others = roster.decoding if family == "prefill" else roster.prefilling
-        if others:
+        if any(self.is_ready(choice) for choice in others):
             assert self.last_families[-1:] != [family], "one family ran twice while the other had rows"
         self.last_families.append(family)
+
+    def is_ready(self, choice: Choice) -> bool:
+        """Whether a row of it could run as far as masks and penalties go."""
+        if choice.phase is Phase.PREFILLING and (
+            choice.num_flights or choice.num_tokens - choice.num_computed > CHUNK_TOKENS
+        ):
+            return True
+        return not self.core.memory.progress.held(np.array([choice.slot]))[0]
+
+    @precondition(lambda self: self.asked)
+    @rule(index=st.integers(0, 99))
+    def fill(self, index: int) -> None:
+        """Let the grammar stage answer one of its questions, whichever is done first; some come for ended choices."""
+        before = self.live()
+        order, generated = self.asked.pop(index % len(self.asked))
+        self.core.filled(MasksFilled((mask_after(order, generated),)))
+        self.note_zombies(before)
+        self.hear()
 
     @precondition(lambda self: self.plans)
     @rule()
@@ -337,6 +371,8 @@ class CoreMachine(RuleBasedStateMachine):
                 self.launch()
             if self.transfers and num_steps % 2:
                 self.transfer(0)
+            while self.asked and (num_steps % 3 or not self.plans):
+                self.fill(num_steps)
             if self.plans:
                 self.complete()
 
@@ -351,6 +387,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.num_requests > 3)
     @rule()
     def fail(self) -> None:
+        self.has_failed = True
         self.core.fail()
         self.plans.clear()
         self.outputs.clear()
@@ -361,6 +398,10 @@ class CoreMachine(RuleBasedStateMachine):
         self.nothing_is_left()
 
     def hear(self) -> None:
+        questions = self.core.take_questions(self.now_s)
+        for order, token_ids in questions.rows if questions is not None else ():
+            assert order not in [one for one, _ in self.asked], "a second question before the answer"
+            self.asked.append((order, self.guides.tell(order, token_ids)))
         tokens = self.core.outbox.take()
         if tokens is None:
             return
@@ -371,6 +412,11 @@ class CoreMachine(RuleBasedStateMachine):
             assert not self.ends[key], "a row came after the end"
             self.heard[key] = self.heard.get(key, ()) + row.token_ids
             assert row.usage.completion_tokens == len(self.heard[key])
+            self.wanted[key] = self.wanted.get(key, ()) + row.wanted
+            if row.prompt is not None:
+                assert key not in self.scores, "a prompt's scores came twice"
+                assert len(self.heard[key]) == 1 or row.submit.max_new_tokens == 0
+                self.scores[key] = row.prompt
             if row.finish is not None:
                 self.ends[key] += 1
                 self.check_answer(row.submit, row.finish.kind, self.heard[key])
@@ -378,8 +424,17 @@ class CoreMachine(RuleBasedStateMachine):
             assert count <= 1, f"{key} ended {count} times"
 
     def check_answer(self, order: Submit, kind: str, token_ids: tuple[int, ...]) -> None:
-        expected = continuation(order.prompt_ids, len(token_ids), 997, order.seed if order.sampling.temperature else 0)
-        assert token_ids == expected
+        assert token_ids == answer_of(order, len(token_ids), 997, allowed_after)
+        assert self.wanted[order.key] == wanted_of(order, token_ids)
+        self.check_scores(order, has_begun=bool(token_ids) or kind == "length")
+        if order in self.guides.told:
+            told = self.guides.told[order]
+            assert told == token_ids[: len(told)]
+        if kind == "stop" and order.rules is not None and len(token_ids) == grammar_of(order).completes_after:
+            return
+        if kind == "error":
+            grammar_fails = order.rules is not None and len(token_ids) == grammar_of(order).fails_after
+            assert grammar_fails or self.has_failed
         if kind == "length":
             assert len(token_ids) == order.max_new_tokens
         if kind == "stop":
@@ -387,6 +442,20 @@ class CoreMachine(RuleBasedStateMachine):
             assert len(token_ids) >= order.min_new_tokens
         for index, token_id in enumerate(token_ids[:-1]):
             assert token_id not in order.stop_token_ids or index + 1 < order.min_new_tokens
+
+    def check_scores(self, order: Submit, has_begun: bool) -> None:
+        scores = self.scores.get(order.key)
+        if order.prompt_logprobs_from is None or not has_begun:
+            assert scores is None
+            return
+        assert scores is not None
+        expected = scores_of(order, 997, self.device.capacity.max_top_logprobs)
+        np.testing.assert_array_equal(scores.logprobs, expected.logprobs)
+        np.testing.assert_array_equal(scores.top_ids, expected.top_ids)
+        np.testing.assert_array_equal(scores.top_logprobs, expected.top_logprobs)
+        assert (scores.wanted is None) == (expected.wanted is None)
+        if scores.wanted is not None and expected.wanted is not None:
+            np.testing.assert_array_equal(scores.wanted, expected.wanted)
 
     def nothing_is_left(self) -> None:
         assert self.core.is_idle
@@ -405,6 +474,13 @@ class CoreMachine(RuleBasedStateMachine):
         assert not self.core.roster.sharing._leaving
         assert not self.core.roster._kept
         assert not self.core.sessions._num_running
+        assert self.core.take_questions(self.now_s) is None
+        assert not self.core.guides.expected
+        progress = memory.progress
+        assert (progress.num_edited, memory.table.num_wanting) == (0, 0)
+        for column in (progress.is_edited, progress.is_ruled, progress.needs_newest, progress.free_until):
+            assert not column.any()
+        assert not progress.mask_for.any()
         table = self.core.memory.table
         assert not table._pages.any()
         assert not table._temperature.any()
@@ -471,6 +547,8 @@ class CoreMachine(RuleBasedStateMachine):
                 self.launch()
             while self.transfers:
                 self.transfer(0)
+            while self.asked:
+                self.fill(0)
             if self.core.is_idle and not self.transfers:
                 break
             if self.plans:
@@ -534,6 +612,7 @@ def test_a_long_life_leaves_nothing_behind(seed: int):
                     session=rng.choice([None, "s1", "s2", "s3"]),
                     namespace=rng.choice(["", "", "salt"]),
                     wait_s=rng.choice([math.inf, 2.0]),
+                    asks=rng.choice(ASKS),
                 )
             case "turn" if machine.heard:
                 machine.next_turn(rng.randint(0, 5), rng.randint(0, 12), rng.random() < 0.8)

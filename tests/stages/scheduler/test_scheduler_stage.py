@@ -11,11 +11,12 @@ from attrs import define, evolve, field
 from graphs.step import DeviceLost
 from stages.channels import Channels, open_channels, open_mailbox
 from stages.errors import EngineFailure
-from stages.messages import Cancel, Drain, StepDone, StepFailed, Tokens
+from stages.messages import Cancel, Drain, FillMasks, MasksFilled, StepDone, StepFailed, Tokens
 from stages.scheduler.stage import FAILURE_GRACE_S, run_scheduler
 from stages.settings import SchedulerSettings
 from stages.stats.stage import Stats, open_stats
-from tests.sim.history_device import HistoryDevice, continuation
+from tests.sim.fake_grammar import allowed_after, mask_after, rules
+from tests.sim.history_device import HistoryDevice, answer_of, continuation
 from tests.sim.simkit import capacity, submit
 
 SETTINGS = SchedulerSettings(chunked_prefill_size_tokens=16)
@@ -182,6 +183,64 @@ async def test_a_failing_scheduler_gives_a_client_that_does_not_listen_a_bounded
             await trio.sleep_forever()
     assert trio.current_time() - start_s == pytest.approx(FAILURE_GRACE_S)
     receive.close()
+
+
+async def test_the_grammar_stage_hears_of_a_choice_when_it_is_let_in_and_of_its_tokens_as_they_come():
+    async with by_hand() as hand:
+        order = submit("a", (1, 2, 3), rules=rules(1), max_new_tokens=3)
+        hand.channels.admission.send_nowait((order,))
+        said: list[tuple[int, ...]] = []
+        for _ in range(3):
+            questions = await hand.channels.grammar_receive.receive()
+            assert isinstance(questions, FillMasks)
+            ((asked, token_ids),) = questions.rows
+            assert asked is order
+            said.append(token_ids)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(trio.WouldBlock):
+                hand.channels.plans_receive.receive_nowait()
+            hand.channels.scheduler_send.send_nowait(MasksFilled((mask_after(order, sum(said, ())),)))
+            await hand.step()
+        answer = answer_of(order, 3, 997, allowed_after)
+        assert said == [(), answer[:1], answer[1:2]]
+        await trio.testing.wait_all_tasks_blocked()
+        # Its last token is nobody's business.
+        with pytest.raises(trio.WouldBlock):
+            hand.channels.grammar_receive.receive_nowait()
+
+
+async def test_a_step_waits_for_a_mask_for_the_patience_and_a_late_mask_keeps_its_place(
+    autojump_clock: trio.testing.MockClock,
+):
+    async with by_hand(evolve(SETTINGS, mask_patience_s=0.25)) as hand:
+        order = submit("a", (1, 2, 3), rules=rules(1))
+        hand.channels.admission.send_nowait((order,))
+        hand.channels.admission.send_nowait((submit("b", (1, 2)),))
+        plan = await hand.channels.plans_receive.receive()
+        assert trio.current_time() == pytest.approx(0.25)
+        assert plan.input.num_valid.tolist() == [2]
+        hand.channels.scheduler_send.send_nowait(MasksFilled((mask_after(order, ()),)))
+        hand.channels.scheduler_send.send_nowait(StepDone(plan.step, hand.device.run(plan.input)))
+        # Decode and prefill take turns, as ever.
+        await hand.step()
+        assert (await hand.channels.plans_receive.receive()).input.key.edits == "masked"
+
+
+async def test_a_lost_grammar_stage_fails_the_engine_once_every_client_was_told():
+    send, receive = open_mailbox(4, 2)
+    with pytest.RaisesGroup(EngineFailure):
+        async with by_hand() as hand:
+            hand.channels.admission.send_nowait((submit("b", (1, 2), mailbox=send),))
+            await hand.step()
+            await hand.tokens()
+            hand.channels.grammar_receive.close()
+            hand.channels.admission.send_nowait((submit("a", (1, 2, 3), mailbox=send, rules=rules(1)),))
+            # Nobody is let in beside a step.
+            await hand.step()
+            finishes = [row.finish for row in (await hand.tokens()).rows]
+            assert [(finish.kind, finish.status) for finish in finishes if finish is not None] == [("error", 500)] * 2
+            receive.close()
+            await trio.sleep_forever()
 
 
 def _taken(stats: Stats) -> list[object]:

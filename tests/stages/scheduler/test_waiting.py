@@ -98,6 +98,14 @@ def test_the_order_follows_the_tree_and_all_but_the_last_token_can_be_cached():
     assert tree.watches == []
 
 
+@pytest.mark.parametrize(("first", "limit"), [(0, 0), (1, 1), (2, 2), (3, 2), (None, 2)])
+def test_of_a_prompt_that_is_scored_the_cache_counts_up_to_its_first_scored_token(first: int | None, limit: int):
+    tree = FakeTree(usable_tokens=9)
+    waiting = Waiting(MostCached(), None, tree)
+    waiting.add(order_of("a", prompt_logprobs_from=first), 0)
+    assert [watch.limit for watch in tree.watches] == [limit]
+
+
 def test_a_policy_that_does_not_look_at_the_cache_watches_nothing():
     tree = FakeTree()
     waiting = Waiting(load_policy("fcfs"), None, tree)

@@ -39,12 +39,13 @@ def say(
     reasoning: str | None = None,
     in_reasoning: bool | None = None,
     functions: tuple[Tool, ...] = TOOLS,
+    is_required: bool = False,
 ) -> Said:
     thinking = load_reasoning_parser(reasoning) if reasoning is not None else None
     answer = answer_of(
         thinking.make(in_reasoning) if thinking is not None else None,
         thinking.markers if thinking is not None else (),
-        load_tool_parser(tools).make(functions) if tools is not None else None,
+        load_tool_parser(tools).make(functions, is_required) if tools is not None else None,
     )
     parts = [part for piece in pieces for part in answer.push(piece)] + answer.flush()
     content = thought = ""

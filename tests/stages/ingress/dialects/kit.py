@@ -36,6 +36,8 @@ MODEL = ModelSettings(
     tool_call_parser="glm47",
     default_sampling=Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.01),
 )
+# A server whose graphs take masks and changed logits.
+ABLE = evolve(MODEL, structured_outputs=True, penalties=True)
 PROMPT = Prompt((11, 12, 13), in_reasoning=True)
 
 Events = Sequence[tuple[int, Event]]

@@ -14,6 +14,7 @@ from stages.ingress.dialects.anthropic_messages import DIALECT
 from stages.messages import Ask, Chat, Delta, Ended, Finish, ToolCallDelta, Usage
 from stages.prompt.segments import as_text
 from stages.prompt.templates.glm5 import TEMPLATE
+from stages.request import fit
 from tests.stages.ingress.dialects import kit
 from tests.stages.ingress.dialects.anthropic_kit import events_of, message_of
 from tests.stages.ingress.dialects.kit import EOS, MODEL, PROMPT, call_of, error_body, refusal, scripts, splits
@@ -216,7 +217,7 @@ def test_what_anthropics_own_servers_did_in_a_turn_is_left_out_with_its_results(
 
 def test_tools_reach_the_template_without_what_changes_between_turns() -> None:
     plain = chat_of({"tools": [WEATHER]}).tools
-    extras = {"cache_control": {"type": "ephemeral"}, "strict": True, "eager_input_streaming": True, "type": "custom"}
+    extras = {"cache_control": {"type": "ephemeral"}, "strict": False, "eager_input_streaming": True, "type": "custom"}
     assert chat_of({"tools": [{**WEATHER, **extras}]}).tools == plain
     assert plain[0].definition == {
         "name": "get_weather",
@@ -442,9 +443,18 @@ def test_a_prompt_beyond_the_context_is_told_in_the_words_agents_look_for() -> N
         "type": "invalid_request_error",
         "message": "prompt is too long: 4096 tokens > 4095 maximum",
     }
-    both = ContextOverflow("x", prompt_tokens=4000, requested_tokens=97, context_tokens=4096)
-    told = DIALECT.error(both, 400, "req")
-    assert "input length and `max_tokens` exceed context limit: 4000 + 97 > 4096" in told["error"]["message"]
+
+
+def test_a_limit_that_the_context_has_no_room_for_is_cut_and_the_end_says_so() -> None:
+    ask = ask_of({"max_tokens": 32_000})
+    assert ask.limits.max_new_tokens == 32_000
+    assert fit(ask, 4000, MODEL) == 96
+    with pytest.raises(ContextOverflow):
+        fit(ask, 4096, MODEL)
+    full = both({"max_tokens": 3}, generated(spoken(text="a"), spoken(text="b"), finish=Finish("length")))
+    assert full["stop_reason"] == "model_context_window_exceeded"
+    asked = both({"max_tokens": 2}, generated(spoken(text="a"), spoken(text="b"), finish=Finish("length")))
+    assert asked == {**full, "stop_reason": "max_tokens"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -531,7 +541,8 @@ def test_one_call_is_kept_where_parallel_calls_are_off() -> None:
 )
 def test_every_end_has_its_stop_reason(arguments: str | None, finish: Finish, reason: str, sequence: Any) -> None:
     deltas = [spoken(text="x")] + ([called(0, "f", arguments)] if arguments else [])
-    answer = both({"tools": [WEATHER], "stop_sequences": ["END"]}, generated(*deltas, finish=finish))
+    body = {"tools": [WEATHER], "stop_sequences": ["END"], "max_tokens": len(deltas)}
+    answer = both(body, generated(*deltas, finish=finish))
     assert (answer["stop_reason"], answer["stop_sequence"]) == (reason, sequence)
     if arguments:
         assert answer["content"][1]["input"] == {}

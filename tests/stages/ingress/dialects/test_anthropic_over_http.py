@@ -123,7 +123,7 @@ async def test_counting_goes_on_while_the_engine_takes_nothing() -> None:
     [
         (b"{", 400, "invalid_request_error"),
         ({**HI, "max_tokens": None}, 400, "invalid_request_error"),
-        ({**HI, "max_tokens": 5000, "stream": True}, 400, "invalid_request_error"),
+        ({**HI, "messages": [{"role": "user", "content": "x" * 5000}], "stream": True}, 400, "invalid_request_error"),
         ({**HI, "model": "other"}, 404, "not_found_error"),
         ({**HI, "messages": [{"role": "user", "content": "x" * 70_000}]}, 413, "request_too_large"),
     ],
@@ -172,8 +172,9 @@ async def test_a_silent_stream_pings_with_an_event(autojump_clock: Any) -> None:
         parsed = parse(dialect, {**HI, "model": "glm", "stream": True})
         await respond(parsed, dialect, "r", Serving(fakes.services, IngressSettings(sse_ping_s=15.0)), wire)
     kinds = [event["type"] for event in events_of(b"".join(wire.chunks))]
-    assert kinds[:5] == ["ping", "ping", "message_start", "ping", "content_block_start"]
+    assert kinds[:5] == ["message_start", "ping", "ping", "ping", "content_block_start"]
     assert [kind for kind in kinds if kind == "ping"] == ["ping"] * 4
+    assert (wire.instants_s[0], *wire.instants_s[1:4]) == (0.0, 15.0, 30.0, 40.0)
     assert message_of(events_of(b"".join(wire.chunks)))["content"] == [{"type": "text", "text": "x"}]
 
 

@@ -26,7 +26,8 @@ from stages.ingress.dialects import (
 from stages.ingress.dialects.ollama_common import Options
 from stages.ingress.dialects.openai_thinking import ThinkingBody
 from stages.ingress.dialects.sglang_sampling import WireSampling
-from tests.stages.ingress.dialects.kit import MODEL, call_of
+from stages.settings import ModelSettings
+from tests.stages.ingress.dialects.kit import ABLE, MODEL, call_of
 
 LEAVES = st.one_of(
     st.none(),
@@ -55,6 +56,9 @@ LEAVES = st.one_of(
             "tool_use",
             "tool_result",
             "enabled",
+            "json_object",
+            "allowed_tools",
+            "required",
         ]
     ),
 )
@@ -85,6 +89,12 @@ KEYS = st.sampled_from(
         "input",
         "input_schema",
         "budget_tokens",
+        "json_schema",
+        "schema",
+        "json",
+        "regex",
+        "allowed_tools",
+        "mode",
     ]
 )
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4))
@@ -110,11 +120,12 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("model", [MODEL, ABLE], ids=["plain", "able"])
 @pytest.mark.parametrize(("dialect", "known", "base"), CASES, ids=[dialect.name for dialect, _, _ in CASES])
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_json_object_is_understood_or_refused(
-    dialect: Dialect, known: list[str], base: dict[str, Any], data: st.DataObject
+    dialect: Dialect, known: list[str], base: dict[str, Any], model: ModelSettings, data: st.DataObject
 ) -> None:
     body = {**base, **data.draw(st.dictionaries(st.sampled_from(known), VALUES, max_size=3))}
     if dialect is sglang_generate.DIALECT and data.draw(st.booleans()):
@@ -122,16 +133,16 @@ def test_any_json_object_is_understood_or_refused(
         body["sampling_params"] = data.draw(params)
     if dialect in (ollama_chat.DIALECT, ollama_generate.DIALECT) and data.draw(st.booleans()):
         body["options"] = data.draw(st.dictionaries(st.sampled_from(names(Options)), VALUES, max_size=3))
-    error = refusal_of(dialect, body)
+    error = refusal_of(dialect, body, model)
     if error is not None:
         assert error.status in (400, 404)
         assert error.param
         orjson.dumps(dialect.error(error, error.status, "r"))
 
 
-def refusal_of(dialect: Dialect, body: dict[str, Any]) -> RequestError | None:
+def refusal_of(dialect: Dialect, body: dict[str, Any], model: ModelSettings) -> RequestError | None:
     try:
-        dialect.parse(call_of(body), MODEL)
+        dialect.parse(call_of(body), model)
     except RequestError as error:
         return error
     return None

@@ -166,7 +166,7 @@ def test_history_alone_is_the_prompt_without_the_assistants_opening(prompter: Pr
         ({"prompt": "a", "model": "other"}, "model", "does not exist"),
         ({"messages": []}, "messages", "Messages cannot be empty."),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0", "image_url"),
-        ({"messages": MESSAGES, "tool_choice": "required", "tools": [TOOL]}, "tool_choice", "not supported"),
+        ({"messages": MESSAGES, "tool_choice": "required", "tools": [TOOL]}, "tool_choice", "--structured-outputs"),
         ({"messages": MESSAGES, "add_special_tokens": True}, "add_special_tokens", "not supported"),
         ({"messages": MESSAGES, "chat_template": "{{ x }}"}, "chat_template", "not allowed"),
         (

@@ -1,0 +1,1 @@
+"""Constrained output: what every next token of a choice may be."""

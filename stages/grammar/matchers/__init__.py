@@ -1,0 +1,1 @@
+"""Grammar engines, one file each; port.py says what an engine is."""

