@@ -14,7 +14,7 @@ TOOLS: Mapping[str, str] = {
     "deepseekv31": "deepseek_v3_1",
     "deepseekv32": "deepseek_v3_2",
     "deepseekv4": "deepseek_v4",
-    "deepseek_v41": "deepseek_v4",
+    "deepseek_v41": "deepseek_v4_1",
     "gpt_oss": "harmony",
     "gemma_4": "gemma4",
     "kimi_k25": "kimi_k2",
@@ -27,7 +27,7 @@ REASONING: Mapping[str, str] = {
     # As SGLang has it: not taken for begun. With an underscore it is Dynamo's, which is.
     "deepseek-v3": "basic",
     "deepseekv4": "deepseek_v4",
-    "deepseek_v41": "deepseek_v4",
+    "deepseek_v41": "deepseek_v4_1",
     "step3p5": "deepseek_r1",
     "qwen3_thinking": "deepseek_r1",
     "minimax": "deepseek_r1",

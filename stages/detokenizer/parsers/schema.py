@@ -43,7 +43,7 @@ def kind_of(value: object) -> str:
 
 def _declarations(schema: Any, root: Mapping[str, Any], key: str, depth: int) -> Iterator[Any]:
     """Yield every schema that declares the parameter, through references and alternatives."""
-    schema = _resolved(schema, root)
+    schema = resolved(schema, root)
     if depth == 0 or not isinstance(schema, Mapping):
         return
     properties = schema.get("properties")
@@ -56,7 +56,7 @@ def _declarations(schema: Any, root: Mapping[str, Any], key: str, depth: int) ->
 
 
 def _kinds(schema: Any, root: Mapping[str, Any], depth: int) -> Kinds | None:
-    schema = _resolved(schema, root)
+    schema = resolved(schema, root)
     if depth == 0 or not isinstance(schema, Mapping):
         return None
     limits = [kinds for kinds in _limits(schema, root, depth) if kinds is not None]
@@ -91,7 +91,7 @@ def _union(parts: list[Kinds | None]) -> Kinds | None:
     return frozenset().union(*known) if len(known) == len(parts) else None
 
 
-def _resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
     """Follow local references; one that leads nowhere, or round in a circle, is an open schema."""
     for _ in range(MAX_DEPTH):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None

@@ -10,6 +10,15 @@ from stages.detokenizer.parsers.json_calls import compact, is_json
 from stages.detokenizer.parsers.schema import STRING, Kinds, parameter_kinds
 
 
+def typed_json(text: str, kinds: Kinds | None) -> str:
+    """Return text as compact JSON of one of the kinds; no text is an empty object or list where one must be."""
+    if kinds == STRING:
+        return json_string(text)
+    if not text.strip() and kinds is not None and "string" not in kinds:
+        return "[]" if "array" in kinds else "{}" if "object" in kinds else json_string(text)
+    return compact(argument_json(text, kinds))
+
+
 @define(eq=False)
 class Arguments:
     """The arguments of one call as they are read; the last of several with one name counts."""
@@ -25,8 +34,11 @@ class Arguments:
 
     def add(self, key: str, text: str) -> None:
         """Add an argument as the type its schema says."""
-        kinds = self.kinds(key)
-        self._values[key] = json_string(text) if kinds == STRING else compact(argument_json(text, kinds))
+        self._values[key] = typed_json(text, self.kinds(key))
+
+    def add_as_is(self, key: str, json_text: str) -> None:
+        """Add an argument that is JSON."""
+        self._values[key] = json_text
 
     def add_string(self, key: str, text: str) -> None:
         """Add an argument that is a string."""

@@ -103,8 +103,17 @@ M3 = "]<]minimax[>["
 
 
 def minimax_m3(name: str, arguments: Arguments, _: int) -> str:
-    body = "".join(f"{M3}<{key}>{plain(value)}{M3}</{key}>" for key, value in arguments.items())
+    body = "".join(m3_element(key, value) for key, value in arguments.items())
     return f'{M3}<invoke name="{name}">{body}{M3}</invoke>\n'
+
+
+def m3_element(name: str, value: object) -> str:
+    inner = plain(value)
+    if isinstance(value, dict):
+        inner = "".join(m3_element(key, each) for key, each in value.items())
+    elif isinstance(value, list) and value:
+        inner = "".join(m3_element("item", each) for each in value)
+    return f"{M3}<{name}>{inner}{M3}</{name}>"
 
 
 def harmony(name: str, arguments: Arguments, _: int) -> str:
@@ -156,6 +165,12 @@ FAMILIES: dict[str, Family] = {
     ),
     "deepseek_v4": Family(
         dsml, "\n\n<｜DSML｜tool_calls>\n", "</｜DSML｜tool_calls>", is_whole_without="\n</｜DSML｜tool_calls>"
+    ),
+    "deepseek_v4_1": Family(
+        lambda name, arguments, index: dsml(name, arguments, index).replace("｜DSML｜", "｜DSML｜ "),
+        "\n\n<｜DSML｜ calls>\n",
+        "</｜DSML｜ calls>",
+        is_whole_without="\n</｜DSML｜ calls>",
     ),
     "default": Family(
         json_call(), "<TOOLCALL>[", "]</TOOLCALL>", ", ", keeps_json=True, is_whole_without="]</TOOLCALL>"

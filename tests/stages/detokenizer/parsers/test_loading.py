@@ -41,7 +41,7 @@ def test_peers_names_of_reasoning_parsers_are_known(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "means"),
-    [("qwen3", "qwen25"), ("glm45", "glm45"), ("kimi_k25", "kimi_k2"), ("deepseek_v41", "deepseek_v4")],
+    [("qwen3", "qwen25"), ("glm45", "glm45"), ("kimi_k25", "kimi_k2"), ("deepseek_v41", "deepseek_v4_1")],
 )
 def test_names_that_parse_nothing_elsewhere_parse_here(name: str, means: str) -> None:
     assert load_tool_parser(name).name == means

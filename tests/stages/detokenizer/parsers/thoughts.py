@@ -24,6 +24,7 @@ THINKERS: dict[str, Thinker] = {
     "deepseek_v3_1": INSIDE,
     "deepseek_v3_2": INSIDE,
     "deepseek_v4": Thinker(exits=("<｜DSML｜tool_calls>", "<｜DSML｜invoke name=")),
+    "deepseek_v4_1": Thinker(exits=("<｜DSML｜ calls>", "<｜DSML｜ invoke name=")),
     "gemma4": Thinker("<|channel>thought\n", "<channel|>"),
     "glm45": Thinker(),
     "gpt_oss": Thinker(
