@@ -113,6 +113,11 @@ def test_where_the_prompt_does_not_say_the_first_tag_does() -> None:
     assert apart("minimax_m3", "pre]<]minimax[>[<tool_call>") == ("", "pre]<]minimax[>[<tool_call>")
 
 
+def test_the_tags_around_an_answer_are_no_text() -> None:
+    text = "<|close|>think<|sep|><|open|>response<|sep|>ans<|close|>response<|sep|><|end_of_msg|>"
+    assert apart("kimi_k3", "why" + text, True) == ("why", "ans")
+
+
 def test_other_spellings_of_a_phrase_are_known() -> None:
     assert apart("granite", "Here's my thought process: a Here's my response: b") == (" a ", " b")
 

@@ -3,9 +3,9 @@
 from stages.detokenizer.parsers.thinking import Block, thinking_parser
 
 OPEN, CLOSE, SEPARATOR, END = "<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"
-RESPONSE = (f"{OPEN}response{SEPARATOR}", f"{CLOSE}response{SEPARATOR}", f"{CLOSE}message{SEPARATOR}", END)
+RESPONSE = (f"{OPEN}response{SEPARATOR}", f"{CLOSE}response{SEPARATOR}", f"{CLOSE}message{SEPARATOR}")
 
 PARSER = thinking_parser(
     "kimi_k3",
-    Block((f"{OPEN}think{SEPARATOR}",), (f"{CLOSE}think{SEPARATOR}",), (OPEN, CLOSE, END), dropped=RESPONSE),
+    Block((f"{OPEN}think{SEPARATOR}",), (f"{CLOSE}think{SEPARATOR}", END), (OPEN, CLOSE), dropped=RESPONSE),
 )

@@ -1,12 +1,16 @@
 """Names: every spelling of the peers is known or refused on purpose, and a wrong one is told the nearest."""
 
+from pathlib import Path
+
 import pytest
 
+from stages.detokenizer.parsers import aliases, reasoning, tools
 from stages.detokenizer.parsers.loading import (
     load_id_reasoning_parser,
     load_id_tool_parser,
     load_reasoning_parser,
     load_tool_parser,
+    names,
 )
 from stages.errors import ConfigError
 
@@ -67,6 +71,13 @@ def test_a_wrong_name_is_told_the_nearest() -> None:
         load_reasoning_parser("qwen33")
     with pytest.raises(ConfigError, match=r"there is no 'zzzzzzzzz'; there are: "):
         load_tool_parser("zzzzzzzzz")
+
+
+def test_every_name_is_in_the_docs() -> None:
+    text = (Path(__file__).parents[4] / "docs/PARSERS.md").read_text()
+    known = [*names(tools), *names(reasoning), *aliases.TOOLS, *aliases.REASONING]
+    for name in [*known, *aliases.REFUSED_TOOLS, *aliases.REFUSED_REASONING]:
+        assert f"`{name}`" in text or f"`{name.replace('_', '-')}`" in text, name
 
 
 def test_only_glm_is_read_by_ids() -> None:

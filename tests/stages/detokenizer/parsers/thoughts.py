@@ -36,9 +36,7 @@ THINKERS: dict[str, Thinker] = {
     ),
     "kimi": Thinker("◁think▷", "◁/think▷"),
     "kimi_k25": Thinker(begins_inside=True, exits=("<|tool_calls_section_begin|>",)),
-    "kimi_k3": Thinker(
-        "<|open|>think<|sep|>", "<|close|>think<|sep|>", exits=("<|open|>", "<|close|>", "<|end_of_msg|>")
-    ),
+    "kimi_k3": Thinker("<|open|>think<|sep|>", "<|close|>think<|sep|>", exits=("<|open|>", "<|close|>")),
     "minimax_m2": Thinker(begins_inside=True, exits=("<minimax:tool_call>", "<invoke name=")),
     "minimax_m3": Thinker("<mm:think>", "</mm:think>", exits=("]<]minimax[>[",)),
     "mistral": Thinker("[THINK]", "[/THINK]"),
