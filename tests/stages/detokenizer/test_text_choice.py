@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from stages.detokenizer.choice import Choice
 from stages.detokenizer.decoding import decoding_of
-from stages.messages import Delta, Finish, TextForm
+from stages.messages import Constraint, Delta, Finish, Rules, TextForm, ToolGrammar
 from tests.small_tokenizer import ids, tag
 from tests.stages.detokenizer.parsers.families import FAMILIES
 from tests.stages.detokenizer.parsers.saying import TOOLS
@@ -95,6 +95,18 @@ def test_a_special_token_that_is_a_stop_string_ends_the_text() -> None:
 def test_without_the_parsing_of_calls_they_are_text() -> None:
     text = FAMILIES["hermes"].write(TIME)
     assert run(bytes_of(text), "hermes", None, evolve(FORM, parse_tools=False)).text == text
+
+
+@frozen
+class Compiled:
+    constraint: Constraint
+
+
+def test_required_calls_may_come_as_the_list_that_engines_are_held_to() -> None:
+    text = '[{"name": "get_time", "parameters": {"tz": "U"}}]'
+    required = Rules(grammar=Compiled(ToolGrammar(TOOLS, True, ("get_time",))))
+    assert run(bytes_of(text), "kimi_k2", None, rules=required).calls == (("get_time", '{"tz": "U"}'),)
+    assert run(bytes_of(text), "kimi_k2", None).text == text
 
 
 def test_what_is_held_at_the_end_comes_before_it() -> None:

@@ -77,6 +77,10 @@ CODER_CASES = {
         "<function=get_time>\n<parameter=tz>\n</function>\n</parameter>\n</function>"
     ),
     "a value without end": tool_call("<function=get_time>\n<parameter=tz>\nU\n</function>") + " x",
+    "a value without end, and another call": (
+        tool_call("<function=get_time>\n<parameter=tz>\nU\n</function>")
+        + tool_call("<function=get_weather>\n<parameter=days>\n3\n</parameter>\n</function>")
+    ),
     "first value without end": tool_call(
         "<function=get_weather>\n<parameter=city>\nU\n<parameter=days>\n3\n</parameter>\n</function>"
     ),
