@@ -112,3 +112,11 @@ def test_required_calls_may_come_as_the_list_that_engines_are_held_to() -> None:
 def test_what_is_held_at_the_end_comes_before_it() -> None:
     assert run(bytes_of("tail <tool"), "hermes", "qwen3").text == "tail <tool"
     assert run(bytes_of("a</thi"), "hermes", "qwen3", in_reasoning=True).reasoning == "a</thi"
+
+
+def test_a_call_behind_a_stop_string_that_was_held_is_none() -> None:
+    held = '{"name": "STOP", "arguments": {' + FAMILIES["hermes"].write(TIME)
+    assert run(bytes_of(held), "hermes", None).calls == (("get_time", '{"tz": "UTC"}'),)
+    result = run(bytes_of(held), "hermes", None, stop=("STOP",))
+    assert (result.text, result.calls) == ('{"name": "', ())
+    assert result.finish == Finish("stop", matched="STOP")
