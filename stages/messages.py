@@ -216,10 +216,10 @@ class Render:
 
 @frozen
 class Prompt:
-    """prompt stage -> request task: ids, and whether generation begins inside the thinking block."""
+    """prompt stage -> request task: ids, and whether generation begins inside the thinking block, None for unknown."""
 
     token_ids: tuple[int, ...]
-    in_reasoning: bool
+    in_reasoning: bool | None
 
 
 @frozen
@@ -356,7 +356,8 @@ class Submit:
     stop_token_ids: frozenset[int]
     stop: tuple[str, ...]
     form: TextForm
-    in_reasoning: bool
+    # None where the prompt does not say: then the format decides.
+    in_reasoning: bool | None
     logprobs: bool
     num_top_logprobs: int
     mailbox: "Mailbox"
@@ -599,11 +600,15 @@ class TokenLogprob:
 
 @frozen
 class ToolCallDelta:
-    """A piece of a tool call: name comes once, first; arguments pieces joined are one JSON object's text."""
+    """A piece of a tool call: name comes once, first; arguments pieces joined are one JSON object's text.
+
+    call_id is the model's own id of the call where its format has one, and comes with the name.
+    """
 
     index: int
     name: str | None = None
     arguments: str = ""
+    call_id: str | None = None
 
 
 @checked_frozen(unsafe_hash=True)

@@ -129,6 +129,8 @@ class DetokenizerSettings:
     tokenizer_path: str
     reasoning_parser: str | None = None
     tool_call_parser: str | None = None
+    # Whether formats that have a parser of ids are read by it: of one's own engine, whose tags are never spelled out.
+    reads_ids: bool = True
 
 
 @frozen

@@ -56,7 +56,7 @@ def kind_of(value: object) -> str:
 
 def _declarations(schema: Any, reading: _Reading, key: str, depth: int) -> Iterator[Any]:
     """Yield every schema that declares the parameter, through references and alternatives."""
-    schema = _resolved(schema, reading.root)
+    schema = resolved(schema, reading.root)
     place = id(schema), depth
     if depth == 0 or not isinstance(schema, Mapping) or place in reading.searched:
         return
@@ -71,7 +71,7 @@ def _declarations(schema: Any, reading: _Reading, key: str, depth: int) -> Itera
 
 
 def _kinds(schema: Any, reading: _Reading, depth: int) -> Kinds | None:
-    schema = _resolved(schema, reading.root)
+    schema = resolved(schema, reading.root)
     if depth == 0 or not isinstance(schema, Mapping):
         return None
     place = id(schema), depth
@@ -113,7 +113,7 @@ def _union(parts: list[Kinds | None]) -> Kinds | None:
     return frozenset().union(*known) if len(known) == len(parts) else None
 
 
-def _resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
     """Follow local references; one that leads nowhere, or round in a circle, is an open schema."""
     for _ in range(MAX_DEPTH):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None

@@ -25,6 +25,8 @@ class Call:
 
     name: str = ""
     arguments: list[str] = field(factory=list)
+    # The model's own id of it, where its format has one.
+    call_id: str | None = None
 
     @property
     def text(self) -> str:
@@ -47,6 +49,7 @@ class Calls:
         call = self.by_index.setdefault(piece.index, Call())
         if piece.name is not None:
             call.name = piece.name
+            call.call_id = piece.call_id
         if piece.arguments:
             call.arguments.append(piece.arguments)
 

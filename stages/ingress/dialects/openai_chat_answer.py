@@ -155,7 +155,7 @@ class ChatEncoder:
         if piece.name is not None:
             first = {
                 "index": piece.index,
-                "id": call_id(self.nonce, choice, piece.index),
+                "id": piece.call_id or call_id(self.nonce, choice, piece.index),
                 "type": "function",
                 "function": {"name": piece.name, "arguments": ""},
             }
@@ -220,7 +220,7 @@ class ChatEncoder:
         if calls.by_index:
             message["tool_calls"] = [
                 {
-                    "id": call_id(self.nonce, index, n),
+                    "id": call.call_id or call_id(self.nonce, index, n),
                     "index": n,
                     "type": "function",
                     "function": {"name": call.name, "arguments": call.text},

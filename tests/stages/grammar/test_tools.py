@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from stages.detokenizer.parsers.loading import load_tool_parser, tag_ids
+from stages.detokenizer.parsers.loading import load_id_tool_parser, tag_ids
 from stages.errors import InvalidRequest
 from stages.grammar.sources import constraint_source
 from stages.grammar.worker import compiled_source
@@ -51,7 +51,8 @@ def call(name: str, **arguments: str) -> str:
 
 def parsed(walked: list[int], *tools: Tool) -> list[tuple[str, Any]]:
     """What the server's own parser makes of generated ids."""
-    parser = load_tool_parser("glm47")
+    parser = load_id_tool_parser("glm47")
+    assert parser is not None
     state = parser.make(tag_ids(parser, engines().vocabulary), tools)
     calls: dict[int, tuple[str, str]] = {}
     for token_id in walked:
