@@ -38,6 +38,7 @@ from tokenizers import Tokenizer
 
 DEMO = Path(__file__).parent.parent / "trnrt" / "models" / "demo_files"
 NUM_AT_ONCE = 24
+PROGRESS = 100
 # The APIs that take a schema for text, and whether they may think before it.
 WAYS = [("chat", False), ("chat", True), ("completions", False), ("generate", False), ("responses", True)]
 WAYS += [("responses", False), ("messages", False), ("messages", True)]
@@ -99,7 +100,7 @@ def answers(port: int, folder: Path, num_whole: int, seed: int) -> None:
             counts["wrong"] += 1
             print(f"wrong: {way} {json.dumps(schema)[:200]} <- {answer.text[:200]!r}: {fault}", flush=True)
 
-    _until(one, lambda: counts["whole"] >= num_whole)
+    _until(one, counts, num_whole)
     print(f"{len({json.dumps(schema) for _, schema in schemas})} schemas, {len(refused)} refused by name")
     print(_counted(counts))
     print(_counted(kinds))
@@ -186,7 +187,7 @@ def calls(port: int, num_whole: int, seed: int) -> None:
             counts["wrong"] += 1
             print(f"wrong: {way} {json.dumps(tools)[:600]} <- {answer}: {fault}", flush=True)
 
-    _until(one, lambda: counts["whole"] >= num_whole)
+    _until(one, counts, num_whole)
     print(_counted(counts))
     print(_counted(kinds))
 
@@ -252,14 +253,15 @@ def _random_value(chance: random.Random, depth: int) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 NUM_STREAMS = 4
-ROUND_S = 15.0
+ROUND_S = 10.0
 GAP_ROOM_TOKENS = 4000
 
 
 def hostile(port: int, num_rounds: int) -> None:
-    """Print the gaps of streams alone, beside plain schemas, and beside hostile grammars, in turns."""
+    """Print the gaps of streams alone, beside free answers, plain schemas and hostile grammars, in turns."""
     arms: dict[str, Iterator[tuple[str, bytes]]] = {
         "alone": iter(()),
+        "free answers": _bodies(("free", ("regex", "")) for _ in range(1 << 20)),
         "plain": _bodies(_plain_schemas()),
         "hostile": _bodies((name, hostile[:2]) for _ in range(1000) for name, hostile in HOSTILE.items()),
     }
@@ -344,15 +346,21 @@ def _plain_schemas() -> Iterator[tuple[str, tuple[str, str]]]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _until(one: Callable[[int], None], is_enough: Callable[[], bool]) -> None:
-    """Call `one` with 0, 1, ... from NUM_AT_ONCE threads until it is enough; a fault in it ends all."""
+def _until(one: Callable[[int], None], counts: "Counter[str]", num_whole: int) -> None:
+    """Call `one` with 0, 1, ... from NUM_AT_ONCE threads until so many are whole; a fault in it ends all."""
     lock, numbers = threading.Lock(), iter(range(1 << 30))
 
     def work() -> None:
-        while not is_enough():
+        while counts["whole"] < num_whole and not counts["broken"]:
             with lock:
                 index = next(numbers)
-            one(index)
+            if index % PROGRESS == 0:
+                print(f"so far: {_counted(counts)}", flush=True)
+            try:
+                one(index)
+            except BaseException:
+                counts["broken"] += 1
+                raise
 
     with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
         for done in [pool.submit(work) for _ in range(NUM_AT_ONCE)]:
