@@ -60,6 +60,7 @@ MOVED: Mapping[str, str] = {
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 OUTPUT_LOGPROBS = "message.output_text.logprobs"
 SUMMARIES = ("auto", "concise", "detailed")
+VERBOSITIES = ("low", "medium", "high")
 
 
 @frozen(kw_only=True)
@@ -147,6 +148,8 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
 
 
 def _refuse(raw: Mapping[str, Any], body: ResponsesBody) -> None:
+    if body.text is not None and body.text.verbosity not in (None, *VERBOSITIES):
+        raise invalid("text.verbosity", f"text.verbosity must be one of {', '.join(VERBOSITIES)}.")
     for name, new_name in MOVED.items():
         if raw.get(name) is not None:
             text = f"{name} is not a field of the Responses API; use {new_name}."

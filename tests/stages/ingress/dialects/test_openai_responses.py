@@ -173,6 +173,7 @@ def test_a_clients_own_id_names_the_response_as_it_stands(name: str) -> None:
         ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
         ({"temperature": 3}, "temperature", "invalid_value"),
         ({"temperature": "1"}, "temperature", "invalid_value"),
+        ({"text": {"verbosity": "abort"}}, "text.verbosity", "invalid_value"),
         ({"reasoning": {"summary": "long"}}, "reasoning.summary", "invalid_value"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort", "invalid_value"),
         ({"reasoning": "high"}, "reasoning", "invalid_value"),
