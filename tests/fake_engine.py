@@ -28,7 +28,7 @@ class Exchange:
     async def head(self, status: int = 200, **headers: str) -> None:
         self.is_open = True
         given = {"content-type": "text/event-stream", "transfer-encoding": "chunked", **headers}
-        if "content_length" in headers or "connection" in headers and headers["connection"] == "close":
+        if "content_length" in headers or ("connection" in headers and headers["connection"] == "close"):
             self.chunked = False
             del given["transfer-encoding"]
         lines = [f"HTTP/1.1 {status} Reason", *(f"{name.replace('_', '-')}: {text}" for name, text in given.items())]
@@ -83,6 +83,11 @@ def counting(num_tokens: int, *, cumulative: bool = False, delay_s: float = 0.0)
         await exchange.done()
 
     return script
+
+
+async def never(exchange: Exchange) -> None:
+    """Say nothing until the client leaves."""
+    await exchange.gone()
 
 
 @define(eq=False)

@@ -9,7 +9,7 @@ import trio
 from stages.engine.origin import Origin
 from stages.errors import Draining, InvalidRequest, QueueFull
 from stages.messages import Delta, Event
-from tests.fake_engine import STOP, Exchange, counting
+from tests.fake_engine import STOP, Exchange, counting, never
 from tests.stages.engine.kit import answer_of, remote_engine, submits_of
 
 
@@ -152,10 +152,6 @@ async def _bad_chunk(exchange: Exchange) -> None:
     await exchange.gone()
 
 
-async def _never(exchange: Exchange) -> None:
-    await exchange.gone()
-
-
 async def _head_only(exchange: Exchange) -> None:
     await exchange.head()
     await exchange.gone()
@@ -188,7 +184,7 @@ FAILURES = [
     (_abort_with_status, 503, "queue is full", 0),
     (_huge, 500, "more than 5000 bytes", 0),
     (_bad_chunk, 503, "a chunk without a size", 1),
-    (_never, 504, "did not answer within 30 s", 0),
+    (never, 504, "did not answer within 30 s", 0),
     (_head_only, 504, "sent no token within 30 s", 0),
     (_stalls, 504, "sent nothing within 10 s", 1),
     (_refuses(401, {"error": "Unauthorized"}), 401, "Unauthorized", 0),
@@ -281,7 +277,7 @@ async def test_a_terminal_frame_without_done_is_an_end(autojump_clock: Any) -> N
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("script", [_never, _head_only, _stalls])
+@pytest.mark.parametrize("script", [never, _head_only, _stalls])
 async def test_a_client_that_leaves_closes_the_stream_and_the_engine_is_told(script: Any, autojump_clock: Any) -> None:
     gone_s = []
 
