@@ -19,6 +19,7 @@ class LengthBody:
 
     def __init__(self, num_bytes: int | None) -> None:
         self._left = num_bytes
+        self.failure: RemoteFailure | None = None
         self.is_done = num_bytes == 0
 
     def feed(self, piece: bytes) -> bytes:
@@ -42,6 +43,8 @@ class ChunkedBody:
 
     def __init__(self) -> None:
         self.is_done = False
+        # What stands behind the part that was returned last.
+        self.failure: RemoteFailure | None = None
         # Bytes of the chunk that are still to come, its CRLF among them; 0 where a size line is.
         self._left = 0
         self._line = b""
@@ -49,7 +52,8 @@ class ChunkedBody:
         self._trailer_bytes = 0
 
     def feed(self, piece: bytes) -> bytes:
-        """Return the piece's part of the body; raises RemoteFailure for what is no chunk."""
+        """Return the piece's part of the body; raises RemoteFailure for what is no chunk, unless it sets `failure`."""
+        self._raise_failure()
         out: list[bytes] = []
         at, size = 0, len(piece)
         while at < size and not self.is_done:
@@ -69,11 +73,18 @@ class ChunkedBody:
             line = self._line + piece[at:newline]
             self._line = b""
             at = newline + 1
-            self._take_line(line.rstrip(b"\r"))
+            try:
+                self._take_line(line.rstrip(b"\r"))
+            except RemoteFailure as failure:
+                if not out:
+                    raise
+                self.failure = failure  # what came before it counts, however the bytes were cut
+                break
         return out[0] if len(out) == 1 else b"".join(out)
 
     def end(self) -> None:
         """Take the connection's end; raises RemoteFailure when the body was not whole."""
+        self._raise_failure()
         if not self.is_done:
             raise RemoteFailure("engine stream failed: the connection ended inside the body", 503)
 
@@ -90,6 +101,10 @@ class ChunkedBody:
         length = int(digits, 16)
         self._left = length + 2 if length else 0
         self._in_trailers = not length
+
+    def _raise_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure
 
     def _check_line(self) -> None:
         if len(self._line) > MAX_SIZE_LINE_BYTES:

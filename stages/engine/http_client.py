@@ -54,9 +54,25 @@ class Response:
         """Return a header by its name in lower case."""
         return next((value for key, value in self.headers if key == name), None)
 
+    @property
+    def socket(self) -> "trio.socket.SocketType | None":
+        """Return the socket that the rest of the body comes from as it is; None where it does not."""
+        is_plain = not (self.first or self.body.is_done or self.body.failure)
+        return self.stream.socket if is_plain and isinstance(self.stream, trio.SocketStream) else None
+
+    def took(self, piece: bytes) -> bytes:
+        """Return the part of the body in what its socket had; raises RemoteFailure (503) for an end too early."""
+        if piece:
+            return self.body.feed(piece)
+        self.may_reuse = False
+        self.body.end()
+        return b""
+
     async def read(self) -> bytes:
         """Return the next piece of the body, empty at its end; raises RemoteFailure (503) when the connection fails."""
         while not self.body.is_done:
+            if self.body.failure is not None:
+                raise self.body.failure
             if self.first:
                 piece, self.first = self.first, b""
             else:

@@ -23,6 +23,7 @@ from stages.engine.generate_body import ToolConstraint, generate_body, no_tool_c
 from stages.engine.http_client import Connect, HttpClient, connector
 from stages.engine.orders import call_of
 from stages.engine.port import Order, Scope
+from stages.engine.readiness import Readiness
 from stages.engine.streams import Stream, post
 from stages.errors import Draining, EngineFailure, InvalidRequest, QueueFull, RemoteFailure
 from stages.messages import Cancel, CommandResult, Finish, Submit, Tokens, TokensRow, Usage
@@ -83,6 +84,7 @@ class RemoteEngine:
     deliver: Callable[[Tokens], None]
     nursery: trio.Nursery
     aborts: "trio.MemorySendChannel[str]"
+    readiness: Readiness | None = None
     tool_constraint: ToolConstraint = no_tool_constraint
     is_draining: bool = False
     _requests: dict[str, _Request] = field(factory=dict)
@@ -157,7 +159,9 @@ class RemoteEngine:
 
     def _choice(self, submit: Submit) -> _Choice:
         body = generate_body(submit, own_end_ids=self.settings.own_end_ids, tool_constraint=self.tool_constraint)
-        return _Choice(submit, rid_of(submit), body, Stream(self.client, self.settings, FrameReader(submit)))
+        return _Choice(
+            submit, rid_of(submit), body, Stream(self.client, self.settings, FrameReader(submit), self.readiness)
+        )
 
     async def _run(self, request: _Request, choices: tuple[_Choice, ...]) -> None:
         """Open every stream, then read them all."""
@@ -263,11 +267,27 @@ async def run_remote_engine(
             for _ in range(NUM_ABORTERS):
                 nursery.start_soon(_tell_aborts, client, rids)
 
-            def deliver(batch: Tokens) -> None:
+            def send(batch: Tokens) -> None:
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # the detokenizer went first
                     tokens.send_nowait(batch)
 
-            task_status.started(RemoteEngine(settings, client, deliver, nursery, aborts, tool_constraint))
+            rows: list[TokensRow] = []
+
+            def deliver(batch: Tokens) -> None:
+                if readiness.is_awake:
+                    rows.extend(batch.rows)  # all that one wake brought is one batch, as a step's is
+                else:
+                    send(batch)
+
+            def after_wake() -> None:
+                if rows:
+                    send(Tokens(tuple(rows)))
+                    rows.clear()
+
+            readiness = Readiness(after_wake)
+            nursery.start_soon(readiness.run)
+            engine = RemoteEngine(settings, client, deliver, nursery, aborts, readiness, tool_constraint)
+            task_status.started(engine)
             await trio.sleep(math.inf)
     finally:
         client.close()

@@ -32,7 +32,8 @@ class EventReader:
             self._take(line, events)
         self._line = [others[-1]]
         self._line_bytes = len(others[-1])
-        self._check_size()
+        if not events:  # what came before it counts, however the bytes were cut; the next piece meets the limit
+            self._check_size()
         return events
 
     def _take(self, line: bytes, events: list[bytes]) -> None:

@@ -10,6 +10,7 @@ from attrs import define, field
 
 from stages.engine.frames import FrameReader, failure_of
 from stages.engine.http_client import HttpClient, Response
+from stages.engine.readiness import Readiness
 from stages.engine.sse import EventReader
 from stages.errors import RemoteFailure
 from stages.messages import TokensRow
@@ -29,11 +30,18 @@ class Stream:
     client: HttpClient
     settings: RemoteSettings
     frames: FrameReader
+    # Reads the sockets of all streams; without one, and with TLS, a stream reads its own.
+    readiness: Readiness | None = None
     _response: Response | None = None
     _asked_s: float = 0.0
+    _any_came: bool = False
+    _limit: trio.CancelScope = field(factory=trio.CancelScope)
     _events: EventReader = field(init=False)
+    _has_limits: bool = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        limits = (self.settings.first_event_timeout_s, self.settings.idle_timeout_s)
+        self._has_limits = any(limit is not None for limit in limits)
         self._events = EventReader(self.settings.max_event_bytes)
 
     async def open(self, body: bytes) -> None:
@@ -51,27 +59,58 @@ class Stream:
 
         Raises RemoteFailure for whatever else ends the stream.
         """
-        response = self._opened()
         first_s, idle_s = self.settings.first_event_timeout_s, self.settings.idle_timeout_s
-        # Time spent on waiting for other choices' streams counts for nobody.
-        start_s = self._asked_s if first_s is not None else trio.current_time()
-        any_came = False
-        scope = trio.CancelScope(deadline=max(trio.current_time(), self._deadline(start_s, first_s)))
-        with scope:
-            while piece := await response.read():
-                for data in self._events.feed(piece):
-                    if data == DONE:
-                        raise RemoteFailure("engine stream ended before a terminal frame")
-                    take(self.frames.read(data))
-                    if self.frames.has_ended:
-                        return
-                    any_came = True
-                if any_came and (idle_s is not None or first_s is not None):
-                    scope.deadline = self._deadline(trio.current_time(), idle_s)
-            raise RemoteFailure("engine response closed before [DONE]")
-        if any_came:
+        # An answer's wait for the streams of other choices counts for nobody.
+        deadline_s = max(trio.current_time(), self._deadline(self._asked_s, first_s))
+        with trio.CancelScope(deadline=deadline_s) as self._limit:
+            await self._read(take)
+            return
+        if self._any_came:
             raise self._too_slow("sent nothing", idle_s)
         raise self._too_slow("sent no token", first_s)
+
+    async def _read(self, take: Callable[[TokensRow], None]) -> None:
+        """Take pieces until the choice has ended: by ourselves, then from the task that reads all sockets."""
+        response = self._opened()
+        while self.readiness is None or (socket := response.socket) is None:
+            if self._push(await response.read(), take):
+                return
+        ended = trio.Event()
+        failure: Exception | None = None
+
+        def took(piece: bytes) -> None:
+            nonlocal failure
+            if ended.is_set():
+                return
+            try:
+                part = response.took(piece)
+                is_over = bool(part or response.body.is_done) and self._push(part, take)
+                if not is_over and response.body.failure is not None:
+                    raise response.body.failure
+            except Exception as error:  # it is this task's, not the reader's of everybody's sockets
+                failure, is_over = error, True
+            if is_over:
+                ended.set()
+
+        with self.readiness.reading(socket, took):
+            await ended.wait()
+        if failure is not None:
+            raise failure
+
+    def _push(self, part: bytes, take: Callable[[TokensRow], None]) -> bool:
+        """Take a piece of the body, empty at its end, giving whether the choice has ended."""
+        for data in self._events.feed(part):
+            if data == DONE:
+                raise RemoteFailure("engine stream ended before a terminal frame")
+            take(self.frames.read(data))
+            if self.frames.has_ended:
+                return True
+            self._any_came = True
+        if not part or self._opened().body.is_done:
+            raise RemoteFailure("engine response closed before [DONE]")
+        if self._any_came and self._has_limits:
+            self._limit.deadline = self._deadline(trio.current_time(), self.settings.idle_timeout_s)
+        return False
 
     async def settle(self) -> None:
         """Read what follows the end of the answer, so that the connection can be kept, and close."""

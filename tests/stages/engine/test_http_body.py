@@ -70,3 +70,11 @@ def test_a_body_of_no_length_ends_with_the_connection() -> None:
     assert (body.feed(b"abc"), body.is_done) == (b"abc", False)
     body.end()
     assert body.is_done
+
+
+def test_what_came_before_a_bad_chunk_counts() -> None:
+    body = ChunkedBody()
+    assert body.feed(b"2\r\nab\r\nzz\r\n") == b"ab"
+    assert body.failure is not None
+    with pytest.raises(RemoteFailure, match="without a size"):
+        body.feed(b"2")

@@ -379,3 +379,33 @@ async def test_real_sockets_carry_it_too() -> None:
                     _, ends = await answer_of(remote, n=4, within_s=10)
                     assert [end.usage.completion_tokens for end in ends] == [50] * 4
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "num_tokens"), [(_early_end, 500, 1), (_cut, 503, 1), (_bad_chunk, 503, 1), (_stalls, 504, 1)]
+)
+async def test_failures_over_real_sockets_are_the_same(script: Any, status: int, num_tokens: int) -> None:
+    async with trio.open_nursery() as nursery:
+        async with remote_engine(script) as other:
+            listeners = await nursery.start(trio.serve_tcp, other.fake.serve, 0)
+            port = listeners[0].socket.getsockname()[1]
+            async with remote_engine(script, Origin("http", "127.0.0.1", port), idle_timeout_s=0.05) as remote:
+                for _ in range(2):
+                    deltas, [end] = await answer_of(remote, within_s=10)
+                    assert (end.finish.kind, end.finish.status) == ("error", status)
+                    assert sum(len(one.token_ids) for one in deltas if isinstance(one, Delta)) == num_tokens
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stop_string_over_a_real_socket_closes_it() -> None:
+    async with trio.open_nursery() as nursery:
+        async with remote_engine(counting(10**6, delay_s=0.001)) as other:
+            listeners = await nursery.start(trio.serve_tcp, other.fake.serve, 0)
+            port = listeners[0].socket.getsockname()[1]
+            async with remote_engine(counting(0), Origin("http", "127.0.0.1", port)) as remote:
+                deltas, [end] = await answer_of(remote, stop=("12",), within_s=10)
+                assert (text_of(deltas), end.finish.matched) == ("10 11 ", "12")
+                with trio.fail_after(10):
+                    while not other.fake.left or not other.fake.aborts:  # noqa: ASYNC110  # two ends, and this once
+                        await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
