@@ -247,7 +247,11 @@ def connector(origin: Origin, ssl_context: ssl.SSLContext | None = None) -> Conn
         stream = await trio.open_ssl_over_tcp_stream(
             origin.host, origin.port, ssl_context=context, https_compatible=True
         )
-        await stream.do_handshake()
+        try:
+            await stream.do_handshake()
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
         return stream
 
     return encrypted

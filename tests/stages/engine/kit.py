@@ -11,6 +11,7 @@ from stages.channels import open_mailbox
 from stages.detokenizer.choice import Decoding
 from stages.detokenizer.stage import Detokenizer
 from stages.detokenizer.vocabulary import Vocabulary
+from stages.engine.http_client import Connect
 from stages.engine.origin import Origin
 from stages.engine.remote import RemoteEngine, run_remote_engine
 from stages.messages import ChoiceKey, Ended, Event, Sampling, Submit, TextForm, Tokens
@@ -29,17 +30,19 @@ class Remote:
 
 
 @asynccontextmanager
-async def remote_engine(script: Script, origin: Origin | None = None, **settings: Any) -> AsyncIterator[Remote]:
+async def remote_engine(
+    script: Script, origin: Origin | None = None, connect: Connect | None = None, **settings: Any
+) -> AsyncIterator[Remote]:
     """Run the engine for the block, over streams in memory unless it is somewhere."""
     fake = FakeGenerate(script)
     tokens, batches = trio.open_memory_channel[Tokens](float("inf"))
     async with trio.open_nursery() as nursery:
         fake.nursery = nursery
-        connect = fake.connect if origin is None else None
 
         async def run(*, task_status: "trio.TaskStatus[RemoteEngine]") -> None:
             chosen = RemoteSettings(origin or ORIGIN, **settings)
-            await run_remote_engine(chosen, tokens, connect=connect, task_status=task_status)
+            opens = fake.connect if origin is None else connect
+            await run_remote_engine(chosen, tokens, connect=opens, task_status=task_status)
 
         engine: RemoteEngine = await nursery.start(run)
         nursery.start_soon(_detokenize, Detokenizer(Decoding(VOCABULARY), engine.obey), batches)

@@ -1,11 +1,15 @@
 """The engine behind another server's /generate, against a scripted one: every phase in which it may fail, and how."""
 
+import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from stages.engine.http_client import connector
 from stages.engine.origin import Origin
 from stages.errors import Draining, InvalidRequest, QueueFull
 from stages.messages import Delta, Event
@@ -408,4 +412,26 @@ async def test_a_stop_string_over_a_real_socket_closes_it() -> None:
                 with trio.fail_after(10):
                     while not other.fake.left or not other.fake.aborts:  # noqa: ASYNC110  # two ends, and this once
                         await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+
+
+TLS = Path(__file__).parent.parent / "ingress"
+
+
+async def test_an_engine_is_spoken_to_by_tls_and_one_with_an_unknown_certificate_is_not() -> None:
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(TLS / "tls_certificate.pem", TLS / "tls_key.pem")
+    trusting = ssl.create_default_context(cafile=TLS / "tls_certificate.pem")
+    trusting.check_hostname = False
+    async with trio.open_nursery() as nursery:
+        async with remote_engine(counting(20)) as other:
+            serve = partial(trio.serve_ssl_over_tcp, other.fake.serve, 0, server, https_compatible=True)
+            listeners = await nursery.start(serve)
+            port = listeners[0].transport_listener.socket.getsockname()[1]
+            origin = Origin("https", "127.0.0.1", port)
+            for context, status in ((trusting, None), (None, 503)):
+                async with remote_engine(counting(0), origin, connect=connector(origin, context)) as remote:
+                    for _ in range(2):
+                        _, [end] = await answer_of(remote, within_s=10)
+                        assert end.finish.status == status, end
         nursery.cancel_scope.cancel()
