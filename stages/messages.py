@@ -608,6 +608,8 @@ class TokenLogprob:
     token_bytes: bytes
     top: tuple[tuple[int, float, bytes], ...] = ()
     wanted: tuple[tuple[int, float, bytes], ...] = ()
+    # Whether the token went to the visible answer, rather than to reasoning, a call or their tags.
+    is_visible: bool = True
 
 
 @frozen

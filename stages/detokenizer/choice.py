@@ -105,6 +105,8 @@ class Choice:
         self._utf8 = Utf8()
         self._reasoning_held: list[str] = []
         self._num_taken = 0
+        # Of a row whose logprobs are wanted: whether each of its ids went to the visible answer.
+        self._are_visible: list[bool] = []
         self._said: list[_Said] = []
         self._clear()
 
@@ -136,10 +138,14 @@ class Choice:
         """Take a row's ids up to the one that completes a stop string, giving how many were taken."""
         last = len(row.token_ids)
         stop_id = row.finish.matched if row.finish is not None and not self._keep_stop else None
+        self._are_visible.clear()
         for number, token_id in enumerate(row.token_ids, start=1):
             self._num_taken = number - 1
             hidden = number == last and token_id == stop_id
-            self._take_id(token_id, b"" if hidden or token_id in self._hidden else self._vocabulary.piece(token_id))
+            piece = b"" if hidden or token_id in self._hidden else self._vocabulary.piece(token_id)
+            is_visible = self._take_id(token_id, piece)
+            if self._logprobs:
+                self._are_visible.append(is_visible)
             if self._num_unheeded:
                 self._num_unheeded -= 1
                 self._visible.heed_stops(not self._num_unheeded)
@@ -147,21 +153,23 @@ class Choice:
                 return number
         return last
 
-    def _take_id(self, token_id: int, piece: bytes) -> None:
+    def _take_id(self, token_id: int, piece: bytes) -> bool:
+        """Take one id to its place, and say whether that is the visible answer."""
         if self._tools is not None and self._tools.active:
             self._calls.extend(self._tools.take(token_id, piece) or ())
-            return
+            return False
         if self._reasoning is not None and self._took_reasoning(self._reasoning, token_id, piece):
-            return
+            return False
         if self._tools is not None:
             sent = self._tools.take(token_id, piece)
             if sent is not None:
                 self._show(self._visible.begin_call())
                 self._calls.extend(sent)
-                return
+                return False
         self._show(self._visible.push(piece))
         if self._matched is None and token_id in self._stop_tokens and not self._num_unheeded:
             self._matched = self._stop_tokens[token_id]
+        return bool(piece)
 
     def _took_reasoning(self, reasoning: Reasoning, token_id: int, piece: bytes) -> bool:
         was_active = reasoning.active
@@ -303,9 +311,15 @@ class Choice:
                 piece(token_id),
                 tuple((other, value, piece(other)) for other, value in top[: self._num_top]),
                 named,
+                is_visible,
             )
-            for token_id, logprob, top, named in zip(
-                row.token_ids[start:end], row.logprobs[start:], tops[start:], wanted[start:], strict=False
+            for token_id, logprob, top, named, is_visible in zip(
+                row.token_ids[start:end],
+                row.logprobs[start:],
+                tops[start:],
+                wanted[start:],
+                self._are_visible[start:],
+                strict=False,
             )
         )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tokenizers import Tokenizer
 
 from tests.clients.outside import MODEL, folder_of, run, told
 from tests.clients.process import started
@@ -32,7 +33,8 @@ TASKS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with started("--device-mode", "eager", "--max-running-requests", "8") as server:
+    flags = ("--device-mode", "eager", "--max-running-requests", "8", "--structured-outputs", "--penalties")
+    with started(*flags) as server:
         yield server.url
 
 
@@ -121,6 +123,13 @@ def serves(url: str, body: dict[str, Any]) -> bool:
     return reply.status_code == 200
 
 
+def blanks() -> list[str]:
+    """The ids of the tokens that are nothing but white space."""
+    vocabulary = Tokenizer.from_file(str(DEMO_FILES / "tokenizer.json"))
+    texts = {n: vocabulary.decode([n], skip_special_tokens=False) for n in range(vocabulary.get_vocab_size())}
+    return [str(token_id) for token_id, text in texts.items() if text and not text.strip()]
+
+
 def test_langchains_standard_tests_pass(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     folder = folder_of("langchain")
     url = request.getfixturevalue("url")
@@ -145,6 +154,7 @@ def test_langchains_standard_tests_pass(request: pytest.FixtureRequest, tmp_path
         tmp_path / "home",
         TRNRT_URL=url,
         TRNRT_SERVES=names,
+        TRNRT_BLANKS=",".join(blanks() if served["structured_output"] else ()),
     )
     assert done.returncode == 0, told(done)
     assert " passed" in done.stdout

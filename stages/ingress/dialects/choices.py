@@ -141,6 +141,11 @@ def finite(logprob: float) -> float:
     return logprob if logprob > MINUS_INFINITY else MINUS_INFINITY
 
 
+def token_json(token_bytes: bytes, logprob: float) -> dict[str, object]:
+    """Return a token with its logprob as OpenAI's APIs tell it."""
+    return {"token": token_text(token_bytes), "logprob": finite(logprob), "bytes": list(token_bytes)}
+
+
 def token_text(token_bytes: bytes) -> str:
     """Return one token's own text; part of a character becomes a replacement character."""
     return token_bytes.decode("utf-8", "replace")
