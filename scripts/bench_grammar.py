@@ -3,6 +3,7 @@
     python scripts/bench_grammar.py coverage --suite FOLDER    folder of JSON-Schema-Test-Suite files, of draft 4
     python scripts/bench_grammar.py walks --suite FOLDER       2,000 random answers, each checked by jsonschema
     python scripts/bench_grammar.py masks --tokenizer FILE     compile and mask times, batch 32
+    python scripts/bench_grammar.py steps --tokenizer FILE     masks of 32 rows a step through the whole stage
     python scripts/bench_grammar.py hostile --tokenizer FILE   through the whole stage, beside a task that ticks
 
 Each prints a table in Markdown. Times are of this process's clock on whatever machine it runs.
@@ -25,6 +26,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import trio
+from hostile_grammars import HOSTILE
 from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -138,7 +140,7 @@ REAL: dict[str, Any] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["coverage", "walks", "masks", "hostile"])
+    parser.add_argument("part", choices=["coverage", "walks", "masks", "steps", "hostile"])
     parser.add_argument("--suite", type=Path)
     parser.add_argument("--tokenizer", type=Path, default=DEMO)
     parser.add_argument("--seed", type=int, default=0)
@@ -150,6 +152,8 @@ def main() -> None:
         walks(engines, options.suite, random.Random(options.seed))
     elif options.part == "masks":
         masks(engines, random.Random(options.seed))
+    elif options.part == "steps":
+        trio.run(steps, options.tokenizer, engines, random.Random(options.seed))
     else:
         trio.run(hostile, options.tokenizer, engines)
 
@@ -414,73 +418,38 @@ def _submit(grammar: Any, stops: frozenset[int]) -> Submit:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Steps
+# ---------------------------------------------------------------------------------------------------------------------
+
+# The schemas of a batch whose masks are dear, and of one as clients send it most.
+DEAR = ("bounded strings", "loose pattern", "formats", "numbers")
+USUAL = ("plain object", "tagged union", "16 tools, one required", "open object")
+
+
+async def steps(tokenizer: Path, engines: Engines, chance: random.Random) -> None:
+    """Print how long BATCH rows wait for their masks, from the order to the last mask, through the whole stage."""
+    settings = GrammarSettings(str(tokenizer), engines.tokens.vocab_size, engines.tokens.eos_ids)
+    inbox_send, inbox = trio.open_memory_channel[Any](1000)
+    filled_send, filled = trio.open_memory_channel[Any](1000)
+    print(
+        f"| {BATCH} rows of | masks p50 ms | p90 ms | p99 ms | CPU of the process, mean ms |\n|---|---:|---:|---:|---:|"
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run_grammar, settings, inbox, filled_send.send_nowait)
+        bench = _Bench(inbox_send, filled, engines)
+        for kind, names in (("the usual", USUAL), ("the dear", DEAR), ("all", tuple(TIMED))):
+            grammars = [await bench.compile(TIMED[name]) for name in names]
+            waits_s, cpu_s = await bench.step([grammars[row % len(grammars)] for row in range(BATCH)], chance)
+            p50, p90, p99 = (1e3 * float(value) for value in np.percentile(waits_s, [50, 90, 99]))
+            print(f"| {kind} | {p50:.2f} | {p90:.2f} | {p99:.2f} | {1e3 * cpu_s / NUM_STEPS:.2f} |", flush=True)
+        nursery.cancel_scope.cancel()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Hostile grammars
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _nested(depth: int) -> str:
-    return '{"items":' * depth + "{}" + "}" * depth
-
-
-def _properties(count: int, **extra: Any) -> str:
-    properties = {f"property_{n}": {"type": "string"} for n in range(count)}
-    return json.dumps({"type": "object", "properties": properties, **extra})
-
-
-HOSTILE: dict[str, tuple[Any, str]] = {
-    "a plain schema": (TextGrammar("json_schema", json.dumps(REAL["tagged union"])), '{"kind": "a", "n": 3}'),
-    "schema nested 50 deep": (TextGrammar("json_schema", _nested(50)), "[" * 40),
-    "schema nested 400 deep": (TextGrammar("json_schema", _nested(400)), ""),
-    "schema nested 100,000 deep": (TextGrammar("json_schema", _nested(100_000)), ""),
-    "1,000 optional properties": (TextGrammar("json_schema", _properties(1000)), '{"property_1": "a", "property_5'),
-    "1,000 closed optional properties": (TextGrammar("json_schema", _properties(1000, **CLOSED)), '{"property_1'),
-    "schema of 0.9 MB": (TextGrammar("json_schema", _properties(20_000)), '{"property_1'),
-    "schema of 2 MB": (TextGrammar("json_schema", _properties(45_000)), ""),
-    "enum of 9,000": (
-        TextGrammar("json_schema", json.dumps({"enum": [f"value {n}" for n in range(9000)]})),
-        '"value 1',
-    ),
-    "enum of 100,000": (TextGrammar("json_schema", json.dumps({"enum": list(range(100_000))})), ""),
-    "$ref to itself": (TextGrammar("json_schema", '{"$ref": "#"}'), ""),
-    "$refs in a circle": (
-        TextGrammar("json_schema", '{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}'),
-        "",
-    ),
-    "recursive schema": (TextGrammar("json_schema", json.dumps(TREE)), '{"value": 1, "children": [' * 20),
-    "allOf of 12 anyOf of 4": (
-        TextGrammar(
-            "json_schema", json.dumps({"allOf": [{"anyOf": [{"minimum": n + k} for n in range(4)]} for k in range(12)]})
-        ),
-        "1234",
-    ),
-    "maxLength 1,000,000": (TextGrammar("json_schema", '{"type":"string","minLength":1000000,"pattern":"a"}'), '"abab'),
-    "regex a{1,100} four times over": (TextGrammar("regex", "(((a{1,100}){1,100}){1,100}){1,100}"), "a" * 200),
-    "regex (.{0,5000}[a-z]){3}": (TextGrammar("regex", "(.{0,5000}[a-z]){3}"), "ab" * 100),
-    "regex ([a-z]+ ?)*\\.": (TextGrammar("regex", r"([a-z]+ ?)*\."), "ab " * 200),
-    "regex (a*)*b": (TextGrammar("regex", "(a*)*b"), "a" * 400),
-    "regex (a|aa)+$ with look-ahead": (TextGrammar("regex", "(?=a)(a|aa)+$"), ""),
-    "regex of 50,000 words": (TextGrammar("regex", "|".join(f"word{n}x" for n in range(50_000))), "word1"),
-    "EBNF a{1,100} five times over": (
-        TextGrammar("ebnf", 'root ::= ((((("a"{1,100}){1,100}){1,100}){1,100}){1,100})'),
-        "a" * 200,
-    ),
-    "EBNF of nested stars": (TextGrammar("ebnf", 'root ::= ((("a"* "b"?)* "c"?)* "d"?)* "."'), "abacad" * 40),
-    "EBNF ([a-z]+ ' '?)* '.'": (TextGrammar("ebnf", 'root ::= ([a-z]+ " "?)* "."'), "ab " * 200),
-    "EBNF that calls itself first": (TextGrammar("ebnf", 'root ::= root root | "a"'), "a" * 200),
-    "EBNF of 5,000 rules": (
-        TextGrammar(
-            "ebnf", "root ::= r0\n" + "".join(f'r{n} ::= "a" r{n + 1} | "b"\n' for n in range(5000)) + 'r5000 ::= "c"'
-        ),
-        "a" * 100,
-    ),
-    "structural tag with a slow regex": (
-        TextGrammar(
-            "structural_tag",
-            json.dumps({"type": "structural_tag", "format": {"type": "regex", "pattern": r"([a-z]+ ?)*\."}}),
-        ),
-        "ab " * 200,
-    ),
-}
 TICK_S = 0.002
 
 
@@ -498,7 +467,8 @@ async def hostile(tokenizer: Path, engines: Engines) -> None:
         healthy = await bench.compile(TextGrammar("json_schema", json.dumps(PERSON)))
         print("| grammar | compile ms | what came of it | slowest mask ms | another's ms | loop waited at most ms |")
         print("|---|---:|---|---:|---:|---:|")
-        for name, (constraint, text) in HOSTILE.items():
+        for name, (field, grammar_text, text) in HOSTILE.items():
+            constraint = TextGrammar(field, grammar_text)
             gaps.worst_s = 0.0
             begun_s = time.perf_counter()
             outcome = await bench.compile(constraint)
@@ -532,6 +502,27 @@ class _Bench:
         reply, answer = trio.open_memory_channel[Any](1)
         self.inbox.send_nowait(CompileGrammar(constraint, reply))
         return await answer.receive()
+
+    async def step(self, grammars: list[Any], chance: random.Random) -> tuple[list[float], float]:
+        """Return how long each of NUM_STEPS steps waited for all its masks, and the CPU time of all of it."""
+        orders = {row: _submit(grammar, self.engines.tokens.eos_ids) for row, grammar in enumerate(grammars)}
+        news: dict[int, tuple[int, ...]] = dict.fromkeys(orders, ())
+        waits_s, cpu_s = [], 0.0
+        for _ in range(NUM_STEPS):
+            cpu_begun_s, begun_s = time.process_time(), time.perf_counter()
+            self.inbox.send_nowait(FillMasks(tuple((orders[row], news[row]) for row in orders)))
+            masks: dict[int, Any] = {}
+            while len(masks) < len(orders):
+                masks |= {id(each.submit): each for each in (await self.filled.receive()).masks}
+            waits_s.append(time.perf_counter() - begun_s)
+            cpu_s += time.process_time() - cpu_begun_s
+            for row, order in orders.items():
+                mask = masks[id(order)]
+                bits = np.flatnonzero(np.unpackbits(mask.allowed.view(np.uint8), bitorder="little"))
+                news[row] = (int(chance.choice(bits)),)
+                if news[row][0] in self.engines.tokens.eos_ids:
+                    orders[row], news[row] = _submit(grammars[row], self.engines.tokens.eos_ids), ()
+        return waits_s, cpu_s
 
     async def follow(self, grammar: Any, token_ids: list[int], healthy: Any) -> tuple[str, float, float]:
         ends = self.engines.tokens.eos_ids

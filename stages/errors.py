@@ -16,6 +16,7 @@ TrnrtError
 |   |-- PriorityRefused      a priority where there are none
 |-- Aborted               500, an operator ended it, told by APIs that have no other word for that
 |-- EngineFailure         500, the device or a stage died while the request ran
+|   |-- RemoteFailure        any status, an engine behind this server refused or failed; its words are told
 |-- StartupError          one line, exit 2, before anything listens
     |-- ConfigError          names the flag
     |-- CheckpointError      names the file or tensor
@@ -145,6 +146,16 @@ class Aborted(TrnrtError):
 
 class EngineFailure(TrnrtError):
     """The engine cannot finish this request; the text is for the log, clients get a generic one."""
+
+
+class RemoteFailure(EngineFailure):
+    """The engine behind this server refused or failed; clients get its status and words, and when to come again."""
+
+    def __init__(self, message: str, status: int = 500, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.retry_after_s = retry_after_s
 
 
 class StartupError(TrnrtError):

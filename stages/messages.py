@@ -166,6 +166,10 @@ class Ask:
     session: str | None = None
     routing_key: str | None = None
     timeout_s: float | None = None
+    # What only an engine behind this server reads: its id for each choice, fields of its body and of sampling_params.
+    engine_rids: tuple[str, ...] = ()
+    passed_fields: Mapping[str, Any] = field(factory=dict)
+    passed_sampling: Mapping[str, Any] = field(factory=dict)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -379,6 +383,13 @@ class Submit:
     logprob_token_ids: tuple[int, ...] = ()
     # Of the choices of one request only the first scores the prompt they share.
     prompt_logprobs_from: int | None = None
+    # What only an engine behind this server reads: whether max_new_tokens is but what the context has left, whether end
+    # tokens end nothing, the id it knows the choice by, fields of its body and of sampling_params as they are.
+    is_open_ended: bool = False
+    ignores_eos: bool = False
+    engine_rid: str | None = None
+    passed_fields: Mapping[str, Any] = field(factory=dict)
+    passed_sampling: Mapping[str, Any] = field(factory=dict)
 
     @property
     def has_text_stops(self) -> bool:
@@ -518,17 +529,21 @@ SchedulerInbox = Arrived | Bumped | Cancel | Command | Drain | MasksFilled | Ste
 # scheduler -> detokenizer -> request task
 # ---------------------------------------------------------------------------------------------------------------------
 
-FinishKind = Literal["stop", "length", "abort", "error"]
+FinishKind = Literal["stop", "length", "content_filter", "abort", "error"]
 
 
 @frozen
 class Finish:
-    """Why a choice ended: matched is the stop token id or stop string, status the HTTP status of a refusal."""
+    """Why a choice ended: matched is the stop token id or stop string, status the HTTP status of a refusal.
+
+    An error with a status is told in its own words, as an engine behind this server put them.
+    """
 
     kind: FinishKind
     matched: int | str | None = None
     message: str | None = None
     status: int | None = None
+    retry_after_s: int | None = None
 
 
 @checked_frozen(unsafe_hash=True)
@@ -594,15 +609,21 @@ class TokenLogprob:
     token_bytes: bytes
     top: tuple[tuple[int, float, bytes], ...] = ()
     wanted: tuple[tuple[int, float, bytes], ...] = ()
+    # Whether the token went to the visible answer, rather than to reasoning, a call or their tags.
+    is_visible: bool = True
 
 
 @frozen
 class ToolCallDelta:
-    """A piece of a tool call: name comes once, first; arguments pieces joined are one JSON object's text."""
+    """A piece of a tool call: name comes once, first; arguments pieces joined are one JSON object's text.
+
+    call_id is the model's own id of the call where its format has one, and comes with the name.
+    """
 
     index: int
     name: str | None = None
     arguments: str = ""
+    call_id: str | None = None
 
 
 @checked_frozen(unsafe_hash=True)

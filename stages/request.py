@@ -18,6 +18,7 @@ import trio
 from attrs import field, frozen
 
 from stages.channels import open_mailbox
+from stages.engine.generate_body import PassedGrammar
 from stages.engine.port import Engine
 from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, PriorityRefused, QueueFull
 from stages.mailbox import Mailbox
@@ -53,6 +54,8 @@ class Services:
     model: ModelSettings
     # The grammar stage, where there is one (--structured-outputs).
     grammars: "trio.MemorySendChannel[GrammarInbox] | None" = None
+    # Whether constraints are compiled by the engine behind this server, and go to it as they are.
+    passes_constraints: bool = False
     # Requests whose prompt is being made, by id, and whether they were aborted meanwhile: no engine knows them yet.
     rendering: dict[str, bool] = field(factory=dict)
 
@@ -139,6 +142,8 @@ async def _compiled(ask: Ask, services: Services) -> Grammar | None:
     """Return the ask's grammar, None for no constraint; raises InvalidRequest that names the field it came from."""
     if ask.constraint is None:
         return None
+    if services.passes_constraints:
+        return PassedGrammar(ask.constraint)
     try:
         return await compile_grammar(ask.constraint, services)
     except InvalidRequest as error:
@@ -267,6 +272,11 @@ def _submits(
             logit_bias=ask.logit_bias,
             logprob_token_ids=ask.logprob_token_ids,
             prompt_logprobs_from=_prompt_logprobs_from(ask, prompt, choice),
+            is_open_ended=ask.limits.max_new_tokens is None,
+            ignores_eos=ask.limits.ignore_eos,
+            engine_rid=ask.engine_rids[choice] if ask.engine_rids else None,
+            passed_fields=ask.passed_fields,
+            passed_sampling=ask.passed_sampling,
         )
         for choice in range(ask.num_choices)
     ]

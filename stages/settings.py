@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from attrs import field, frozen
 
+from stages.engine.origin import Origin
 from stages.messages import Sampling
 
 
@@ -147,6 +148,8 @@ class DetokenizerSettings:
     tokenizer_path: str
     reasoning_parser: str | None = None
     tool_call_parser: str | None = None
+    # Whether formats that have a parser of ids are read by it: of one's own engine, whose tags are never spelled out.
+    reads_ids: bool = True
 
 
 @frozen
@@ -173,3 +176,22 @@ class GrammarSettings:
     mask_limit_s: float = 2.0
     # Threads that masks may be stuck in; more rows than that wait.
     max_lanes: int = 4
+
+
+@frozen
+class RemoteSettings:
+    """An engine behind this server: where it is, what it is asked with, how long it is waited for (None: for ever)."""
+
+    origin: Origin
+    api_key: str | None = None
+    # Choices at once; 503 beyond.
+    max_running_choices: int = 4096
+    # Choices of one request that may be waiting for the head of their streams.
+    max_opening: int = 32
+    connect_timeout_s: float = 10.0
+    # From the request to the first event, and between two of them; 504 beyond.
+    first_event_timeout_s: float | None = None
+    idle_timeout_s: float | None = None
+    max_event_bytes: int = 64 * 1024 * 1024
+    # End tokens that the engine knows by itself.
+    own_end_ids: frozenset[int] = frozenset()

@@ -80,8 +80,8 @@ class Config:
     admin_api_key: str | None = setting(None, "http", "key that admin routes need, in place of --api-key", secret=True)
     allowed_origins: str = setting("*", "http", "origins of web pages that may call, by commas; * is any")
 
-    reasoning_parser: str | None = setting("auto", "api", "glm45, none, or auto: the model card's")
-    tool_call_parser: str | None = setting("auto", "api", "glm47, none, or auto: the model card's")
+    reasoning_parser: str | None = setting("auto", "api", "a name of docs/PARSERS.md, none, or auto: the model card's")
+    tool_call_parser: str | None = setting("auto", "api", "a name of docs/PARSERS.md, none, or auto: the model card's")
     sampling_defaults: Literal["model", "openai"] = setting(
         "model", "api", "defaults of chat: generation_config.json or OpenAI's"
     )

@@ -2,7 +2,8 @@
 
 Theory of operation. Ids are taken one by one, each to one place: the reasoning block, a tool call, or the visible
 answer. Every place keeps its own unfinished character, so text never leaks from one to another, and the visible answer
-alone is searched for stop strings and patterns; with parsers off everything is visible.
+alone is searched for stop strings and patterns; with parsers off everything is visible. Parsers of text take the ids'
+text in the place of the ids.
 
 # Invariant: the joined pieces of all Deltas depend on the ids alone, not on how they were grouped into steps; nor does
 # the order of reasoning, text and calls, so a step that would upset a Delta's own order makes several.
@@ -15,8 +16,10 @@ from collections.abc import Iterable, Sequence
 
 from attrs import evolve, frozen
 
+from stages.detokenizer.parsers.answer import Part, Thought
 from stages.detokenizer.parsers.port import Reasoning, ReasoningParser, TagIds, ToolCalls, ToolParser
 from stages.detokenizer.stops import stop_finder
+from stages.detokenizer.text_parts import TextParsers
 from stages.detokenizer.utf8 import Utf8
 from stages.detokenizer.visible import Blanks, Visible
 from stages.detokenizer.vocabulary import Vocabulary
@@ -47,11 +50,15 @@ class _Said:
 
 @frozen(eq=False)
 class Decoding:
-    """What all choices share: the vocabulary, and the parsers with the ids of their tags, None where off."""
+    """What all choices share: the vocabulary, and the parsers, None where off.
+
+    They are parsers of ids, with the ids of their tags, or parsers of text, both of them.
+    """
 
     vocabulary: Vocabulary
     reasoning: tuple[ReasoningParser, TagIds] | None = None
     tools: tuple[ToolParser, TagIds] | None = None
+    text: TextParsers | None = None
 
     def reasoning_of(self, submit: Submit) -> Reasoning | None:
         """Return a fresh reasoning automaton; it runs, and counts, whether or not its text is told apart."""
@@ -81,7 +88,10 @@ class Choice:
         self.num_kept = 0
         self._vocabulary = decoding.vocabulary
         self._spell = decoding.vocabulary.spell_after(submit.prompt_ids)
+        self._parts = decoding.text.make(submit) if decoding.text is not None else None
         self._hidden = decoding.vocabulary.special if form.skip_special_tokens else frozenset()
+        if self._parts is not None:
+            self._hidden -= self._parts.tags
         self._keep_stop = form.keep_stop
         self._logprobs = submit.logprobs
         self._num_top = submit.num_top_logprobs
@@ -106,6 +116,8 @@ class Choice:
         self._utf8 = Utf8()
         self._reasoning_held: list[str] = []
         self._num_taken = 0
+        # Of a row whose logprobs are wanted: whether each of its ids went to the visible answer.
+        self._are_visible: list[bool] = []
         self._said: list[_Said] = []
         self._clear()
 
@@ -137,10 +149,14 @@ class Choice:
         """Take a row's ids up to the one that completes a stop string, giving how many were taken."""
         last = len(row.token_ids)
         stop_id = row.finish.matched if row.finish is not None and not self._keep_stop else None
+        self._are_visible.clear()
         for number, token_id in enumerate(row.token_ids, start=1):
             self._num_taken = number - 1
             hidden = number == last and token_id == stop_id
-            self._take_id(token_id, b"" if hidden or token_id in self._hidden else self._spell(token_id))
+            piece = b"" if hidden or token_id in self._hidden else self._spell(token_id)
+            is_visible = self._take_id(token_id, piece)
+            if self._logprobs:
+                self._are_visible.append(is_visible)
             if self._num_unheeded:
                 self._num_unheeded -= 1
                 self._visible.heed_stops(not self._num_unheeded)
@@ -148,21 +164,48 @@ class Choice:
                 return number
         return last
 
-    def _take_id(self, token_id: int, piece: bytes) -> None:
+    def _take_id(self, token_id: int, piece: bytes) -> bool:
+        """Take one id to its place, and say whether that is the visible answer."""
+        if self._parts is not None:
+            parts = self._parts.take(piece, self._vocabulary.piece(token_id))
+            self._say(parts)
+            self._match_stop_token(token_id)
+            # What a parser of text still holds back may become text, and mostly does.
+            return bool(piece) and all(isinstance(part, str) for part in parts)
         if self._tools is not None and self._tools.active:
             self._calls.extend(self._tools.take(token_id, piece) or ())
-            return
+            return False
         if self._reasoning is not None and self._took_reasoning(self._reasoning, token_id, piece):
-            return
+            return False
         if self._tools is not None:
             sent = self._tools.take(token_id, piece)
             if sent is not None:
                 self._show(self._visible.begin_call())
                 self._calls.extend(sent)
-                return
+                return False
         self._show(self._visible.push(piece))
+        self._match_stop_token(token_id)
+        return bool(piece)
+
+    def _match_stop_token(self, token_id: int) -> None:
         if self._matched is None and token_id in self._stop_tokens and not self._num_unheeded:
             self._matched = self._stop_tokens[token_id]
+
+    def _say(self, parts: Iterable[Part]) -> None:
+        """Take what parsers of text told apart, up to a stop."""
+        for part in parts:
+            if self._visible.matched is not None:
+                return
+            if isinstance(part, Thought):
+                self._reason(part.text)
+                continue
+            if self._reasoning_held:
+                self._end_reasoning()
+            if isinstance(part, str):
+                self._show(self._visible.push_text(part))
+            else:
+                self._show(self._visible.begin_call())
+                self._calls.append(part)
 
     def _took_reasoning(self, reasoning: Reasoning, token_id: int, piece: bytes) -> bool:
         was_active = reasoning.active
@@ -198,6 +241,8 @@ class Choice:
         self._reasoned += text
 
     def _flush(self) -> None:
+        if self._parts is not None:
+            self._say(self._parts.flush())
         self._end_reasoning()
         self._show(self._visible.flush())
 
@@ -249,6 +294,8 @@ class Choice:
         )
 
     def _reasoning_tokens(self) -> int:
+        if self._parts is not None:
+            return self._parts.num_reasoning
         return self._reasoning.num_tokens if self._reasoning is not None else 0
 
     def _usage(self, row: TokensRow, used: int, reasoning_tokens: int) -> Usage:
@@ -304,9 +351,15 @@ class Choice:
                 piece(token_id),
                 tuple((other, value, piece(other)) for other, value in top[: self._num_top]),
                 named,
+                is_visible,
             )
-            for token_id, logprob, top, named in zip(
-                row.token_ids[start:end], row.logprobs[start:], tops[start:], wanted[start:], strict=False
+            for token_id, logprob, top, named, is_visible in zip(
+                row.token_ids[start:end],
+                row.logprobs[start:],
+                tops[start:],
+                wanted[start:],
+                self._are_visible[start:],
+                strict=False,
             )
         )
 

@@ -16,7 +16,7 @@ import trio
 from attrs import define, field
 
 from stages.detokenizer.choice import Choice, Decoding
-from stages.detokenizer.parsers.loading import load_reasoning_parser, load_tool_parser, tag_ids
+from stages.detokenizer.decoding import decoding_of
 from stages.detokenizer.vocabulary import open_vocabulary
 from stages.messages import Cancel, Submit, Tokens, TokensRow
 from stages.settings import DetokenizerSettings
@@ -41,13 +41,7 @@ async def run_detokenizer(
 def open_decoding(settings: DetokenizerSettings) -> Decoding:
     """Load the vocabulary and the parsers the settings name; raises StartupError."""
     vocabulary = open_vocabulary(settings.tokenizer_path)
-    reasoning = load_reasoning_parser(settings.reasoning_parser) if settings.reasoning_parser is not None else None
-    tools = load_tool_parser(settings.tool_call_parser) if settings.tool_call_parser is not None else None
-    return Decoding(
-        vocabulary,
-        (reasoning, tag_ids(reasoning, vocabulary)) if reasoning is not None else None,
-        (tools, tag_ids(tools, vocabulary)) if tools is not None else None,
-    )
+    return decoding_of(vocabulary, settings.reasoning_parser, settings.tool_call_parser, settings.reads_ids)
 
 
 @define(eq=False)

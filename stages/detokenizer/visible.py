@@ -61,6 +61,10 @@ class Visible:
         """Return what can be shown after one more token's bytes."""
         return self._shown(self._utf8.push(piece))
 
+    def push_text(self, text: str) -> str:
+        """Return what can be shown after more text."""
+        return self._shown(text)
+
     def begin_call(self) -> str:
         """Return what was held back before a tool call; a stop string does not reach over one."""
         shown = self._flushed()

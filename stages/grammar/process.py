@@ -14,7 +14,7 @@ from attrs import define, field
 
 from stages.errors import EngineFailure, InvalidRequest, StartupError
 from stages.grammar.engines import Engines
-from stages.grammar.matchers.port import Source, Template
+from stages.grammar.matchers.port import GrammarRefused, Source, Template
 from stages.grammar.pool import Breach, describe_breach
 from stages.grammar.worker import LENGTH, Opening
 from stages.messages import Constraint
@@ -70,14 +70,17 @@ class Worker:
             return
         self._unread.clear()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-        self._process = await trio.lowlevel.open_process(
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
+        try:
+            self._process = await trio.lowlevel.open_process(
+                COMMAND,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EngineFailure(f"a grammar worker did not start: {error}") from None
         s = self.settings
         opening = Opening(
             s.tokenizer_path, s.vocab_size, s.eos_token_ids, s.worker_memory_bytes, 2 * s.compile_timeout_s + 1
@@ -105,7 +108,10 @@ class Worker:
                         await pipe.aclose()
 
     def _load(self, source: Source, compiled: bytes) -> Template:
-        return self.engines.of(source).load(source, compiled)
+        try:
+            return self.engines.of(source).load(source, compiled)
+        except (GrammarRefused, RuntimeError) as error:  # what the worker took this process must take too
+            raise EngineFailure(f"a compiled grammar could not be loaded: {error}") from None
 
     async def _send(self, frame: bytes) -> None:
         assert self._process is not None

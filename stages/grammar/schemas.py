@@ -130,8 +130,9 @@ def _wrong_values(schema: Schema, path: str) -> Iterator[str]:
     reference = schema.get("$ref", "#")
     if not isinstance(reference, str) or not reference.startswith("#"):
         yield f"{path}/$ref: only references within the schema are followed, not {reference!r}"
+    yield from _wrong_shapes(schema, path)
     form = schema.get("format")
-    if form is not None and form not in FORMATS and _may_be_string(schema):
+    if isinstance(form, str) and form not in FORMATS and _may_be_string(schema):
         yield f"{path}/format: the format {form!r} is not supported; there are {', '.join(sorted(FORMATS))}"
     values = schema.get("enum", [None])
     if not isinstance(values, list) or not 0 < len(values) <= MAX_ENUM:
@@ -141,6 +142,18 @@ def _wrong_values(schema: Schema, path: str) -> Iterator[str]:
     least = schema.get("minProperties", 0)
     if not is_closed and isinstance(least, int | float) and least > 1:
         yield f"{path}/minProperties: more than 1 is not supported where additionalProperties is not false"
+
+
+def _wrong_shapes(schema: Schema, path: str) -> Iterator[str]:
+    """Yield keywords whose value is not of the kind that is read further on: an engine may fall over them."""
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        if not isinstance(schema.get(keyword, []), list):
+            yield f"{path}/{keyword}: it must be a list of schemas"
+    names = schema.get("required", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        yield f"{path}/required: it must be a list of strings"
+    if not isinstance(schema.get("format", ""), str):
+        yield f"{path}/format: it must be a string"
 
 
 def _says_nothing(keyword: str, value: Any) -> bool:

@@ -51,8 +51,10 @@ def _text_source(grammar: TextGrammar, tokens: GrammarTokens) -> Source:
 
 
 def _json_source(schema: Mapping[str, Any] | bool, *, is_compact: bool) -> Source:
-    if isinstance(schema, bool):
-        schema = {} if schema else {"not": {}}
+    if schema is False:
+        raise InvalidRequest("Failed to compile json grammar: the schema false allows nothing.", "json_schema")
+    if schema is True:
+        schema = {}
     engine = "xgrammar" if is_plain(schema) else "llguidance"
     text = json.dumps(schema, ensure_ascii=False)
     return Source(engine, "compact_json_schema" if is_compact else "json_schema", text)  # type: ignore[arg-type]

@@ -11,7 +11,8 @@ from functools import partial
 
 import trio
 
-from stages.detokenizer.parsers.loading import load_reasoning_parser, tag_ids
+from stages.detokenizer.parsers.loading import load_id_reasoning_parser, tag_ids
+from stages.errors import ConfigError
 from stages.grammar.engines import Engines, check_available, open_engines
 from stages.grammar.guide import Guide, ThinkingTags, open_guide
 from stages.grammar.lanes import Lanes, OpenGuide, RunSlice, in_threads
@@ -77,7 +78,11 @@ def thinking_tags(reasoning_parser: str | None, engines: Engines) -> ThinkingTag
     """Return the ids of the reasoning parser's tags, None without one; raises StartupError."""
     if reasoning_parser is None:
         return None
-    ids = tag_ids(load_reasoning_parser(reasoning_parser), engines.vocabulary)
+    parser = load_id_reasoning_parser(reasoning_parser)
+    if parser is None:
+        text = "--reasoning-parser: constrained output needs one whose tags are tokens of this model"
+        raise ConfigError(f"{text}, {reasoning_parser!r} reads text")
+    ids = tag_ids(parser, engines.vocabulary)
     return ThinkingTags(ids["<think>"], ids["</think>"], ids["<tool_call>"])
 
 

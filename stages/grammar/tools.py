@@ -13,8 +13,10 @@ property leaves that property at its types, and what cannot be followed in the w
 that may be called but need not be follows its schema only when it is strict.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from attrs import evolve
 
 from stages.detokenizer.parsers.schema import STRING, parameter_kinds
 from stages.errors import InvalidRequest
@@ -43,11 +45,47 @@ def calls_form(grammar: ToolGrammar, tags: Mapping[str, int]) -> Form:
     return Repeat(call, 1, None if grammar.is_parallel else 1)
 
 
+def loosened(grammar: ToolGrammar, refusal: Callable[[ToolGrammar], str | None]) -> ToolGrammar:
+    """Return a grammar whose arguments are left at their types where `refusal` gives an engine's reason.
+
+    Raises InvalidRequest naming tool and argument where the tool is strict.
+    """
+    tools = (_loosened(tool, grammar, refusal) if tool.name in grammar.names else tool for tool in grammar.tools)
+    return evolve(grammar, tools=tuple(tools))
+
+
+def _loosened(tool: Tool, grammar: ToolGrammar, refusal: Callable[[ToolGrammar], str | None]) -> Tool:
+    parameters = tool.parameters or {}
+    if _root_fault(parameters) is not None:
+        return tool
+    properties = dict(parameters.get("properties") or {})
+    for name, schema in properties.items():
+        alone = evolve(tool, parameters={**parameters, "properties": {name: schema}, "required": [name]})
+        reason = refusal(evolve(grammar, tools=(alone,), names=(tool.name,)))
+        if reason is None:
+            continue
+        if tool.is_strict:
+            place = f"{_param(tool, grammar)}.properties.{name}"
+            raise InvalidRequest(f"Tool {tool.name}, argument {name}: {reason}", place)
+        properties[name] = _typed(parameters, name)
+    return evolve(tool, parameters={**parameters, "properties": properties})
+
+
+def _param(tool: Tool, grammar: ToolGrammar) -> str:
+    return f"tools.{grammar.tools.index(tool)}.function.parameters"
+
+
+def _typed(parameters: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the schema of a property's types alone."""
+    kinds = parameter_kinds(parameters, name)
+    return {"type": sorted(kinds)} if kinds is not None else {}
+
+
 def _arguments(tool: Tool, grammar: ToolGrammar, tag: Mapping[str, Token]) -> Form:
     if not tool.is_strict and not grammar.is_required:
         return _free(tag)
     parameters = dict(tool.parameters or {})
-    param = f"tools[{grammar.tools.index(tool)}].function.parameters"
+    param = _param(tool, grammar)
     wrong = _root_fault(parameters)
     if wrong is not None:
         if tool.is_strict:
@@ -104,10 +142,10 @@ def _value(tool: Tool, name: str, parameters: Mapping[str, Any], param: str) -> 
     try:
         schema = followed(schema, place)
         return Json({**schema, **followed(definitions, place)} if isinstance(schema, Mapping) else schema)  # type: ignore[dict-item]
-    except InvalidRequest:
+    except InvalidRequest as error:
         if tool.is_strict:
-            raise
-        return Json({"type": sorted(kinds)} if kinds is not None else {})
+            raise InvalidRequest(f"Tool {tool.name}, argument {name}: {error.message}", place) from None
+        return Json(_typed(parameters, name))
 
 
 def _raw(schema: Any) -> Form | None:
@@ -116,9 +154,9 @@ def _raw(schema: Any) -> Form | None:
         return None
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     least, most = schema.get("minLength", 0), schema.get("maxLength")
+    if type(least) is not int or (most is not None and type(most) is not int):
+        return None
     if values is not None:
         texts = [value for value in values if isinstance(value, str) and least <= len(value) <= (most or len(value))]
         return Alt(tuple(Text(text) for text in dict.fromkeys(texts))) if texts else None
-    if type(least) is not int or (most is not None and type(most) is not int):
-        return None
     return FreeText(least, most)

@@ -15,15 +15,17 @@ import struct
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import BinaryIO
 
 from attrs import asdict, frozen
 
 from stages.errors import InvalidRequest
 from stages.grammar.engines import Engines, open_engines
-from stages.grammar.matchers.port import GrammarRefused
+from stages.grammar.matchers.port import GrammarRefused, Source
 from stages.grammar.sources import constraint_source, kind_name
-from stages.messages import Constraint
+from stages.grammar.tools import loosened
+from stages.messages import Constraint, ToolGrammar
 
 LENGTH = struct.Struct(">Q")
 RECURSION_LIMIT = 2000
@@ -65,15 +67,42 @@ def _answer(constraint: Constraint, engines: Engines) -> tuple[Mapping[str, obje
     """Return what became of a constraint, and its compiled form."""
     begun_s = time.perf_counter()
     try:
-        source = constraint_source(constraint, engines.tokens)
-        compiled = engines.of(source).compile(source)
+        source, compiled = compiled_source(constraint, engines)
     except InvalidRequest as error:
         return {"is_compiled": False, "message": error.message[:MAX_REASON_LETTERS], "param": error.param}, b""
     except (GrammarRefused, MemoryError, RecursionError) as error:
         text = f"Failed to compile {kind_name(constraint)} grammar: {error or type(error).__name__}"
-        return {"is_compiled": False, "message": text[:MAX_REASON_LETTERS], "param": None}, b""
+        param = "tools" if isinstance(constraint, ToolGrammar) else None
+        return {"is_compiled": False, "message": text[:MAX_REASON_LETTERS], "param": param}, b""
     taken_s = time.perf_counter() - begun_s
     return {"is_compiled": True, "source": asdict(source), "taken_s": taken_s}, compiled
+
+
+def compiled_source(constraint: Constraint, engines: Engines) -> tuple[Source, bytes]:
+    """Return a constraint's source and compiled form, loose tools followed as far as an engine goes.
+
+    Raises InvalidRequest, or GrammarRefused.
+    """
+    try:
+        return _compiled(constraint, engines)
+    except GrammarRefused:
+        if not isinstance(constraint, ToolGrammar):
+            raise
+    return _compiled(loosened(constraint, partial(_refusal, engines)), engines)
+
+
+def _compiled(constraint: Constraint, engines: Engines) -> tuple[Source, bytes]:
+    source = constraint_source(constraint, engines.tokens)
+    return source, engines.of(source).compile(source)
+
+
+def _refusal(engines: Engines, grammar: ToolGrammar) -> str | None:
+    """Return why an engine does not follow a grammar, None where it does."""
+    try:
+        _compiled(grammar, engines)
+    except GrammarRefused as error:
+        return str(error)
+    return None
 
 
 def _limit_memory(allowed_bytes: int) -> None:

@@ -2,7 +2,7 @@
 
 from http import HTTPStatus
 
-from stages.errors import Aborted, QueueFull, RequestError, Unavailable
+from stages.errors import Aborted, QueueFull, RemoteFailure, RequestError, Unavailable
 
 INTERNAL_ERROR_TEXT = "Internal server error"
 
@@ -23,7 +23,7 @@ _ANTHROPIC_TYPES = {
 
 def message_of(error: Exception) -> str:
     """Return the text a client may read: the error's own when it is the client's to mend, else a generic one."""
-    if isinstance(error, RequestError | Unavailable | Aborted):
+    if isinstance(error, RequestError | Unavailable | Aborted | RemoteFailure):
         return error.message
     return INTERNAL_ERROR_TEXT
 

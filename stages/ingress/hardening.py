@@ -4,7 +4,7 @@ What is wrong without it, each found by test (tests/stages/ingress/test_hardenin
 
 - *Connections never close.* hypercorn closes or recycles a connection inside the application's last `send`. On the way
   it reports http.disconnect, quart-trio answers by cancelling the very task that is closing, and the cancellation lands
-  in the middle: no idle timer is started, no socket closed. Cure: what follows the end of a response is shielded.
+  in the middle: no idle timer is started, no socket closed. Cure: a close is shielded, and idling waits for nothing.
 - *One connection takes the process down.* An exception of the protocol code (a WebSocket handshake followed by junk, a
   parser's complaint) leaves the connection's task and ends the server. Cure: it ends there, with one line in the log;
   and since nothing here speaks WebSocket, the upgrade is ignored, which makes such a request an ordinary GET.
@@ -23,6 +23,7 @@ What is wrong without it, each found by test (tests/stages/ingress/test_hardenin
 - *A stalled TLS handshake holds up a shutdown* for the whole drain. Cure: it ends with the server.
 - *Over TLS an end looks like a cut.* Streams are closed without TLS's close_notify, so the end of a body that has no
   length (HTTP/1.0) is an error to careful clients. Cure: it is sent, and waits no longer than any write.
+- *A kept connection costs a task a request,* to end it when it idles. Cure: one for all of them (`idling.py`).
 - *An event stream costs 48 us a chunk.* Locks, shields and two framing layers for each. Cure: plain sockets are written
   directly when nobody else is writing, and `DirectWriter` lets a handler frame its chunks itself, or write one
   without waiting at all.
@@ -53,6 +54,7 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.trio.tcp_server import TCPServer
 
 from stages.errors import StartupError
+from stages.ingress.idling import Idling
 
 PINNED = {"hypercorn": "0.18.0", "h11": "0.16.0"}
 DIRECT_WRITER = "trnrt.direct_writer"
@@ -90,6 +92,9 @@ class HardenedTCPServer(TCPServer):
         if not self._plain:
             # Of the kind that says goodbye; nothing was read from the one it takes the place of.
             self.stream = trio.SSLStream(self.stream.transport_stream, self.stream.context, server_side=True)
+        self.idle_task: Idling = Idling(  # type: ignore[assignment]
+            self.config.keep_alive_timeout, self.context.terminated.wait, self._initiate_server_close
+        )
         self._reading = trio.CancelScope()
         self._half_closed = False
         self._read_all = False
@@ -121,10 +126,13 @@ class HardenedTCPServer(TCPServer):
         scope.cancel()
 
     async def protocol_send(self, event: Event) -> None:
-        """Write bytes, or close or idle the connection; closing and idling are not cut short by a cancellation."""
+        """Write bytes, or close or idle the connection; a close is not cut short by a cancellation."""
         if isinstance(event, RawData):
             await self.send_bytes(event.data)
-        elif not (self._read_all and isinstance(event, Updated)):
+        elif isinstance(event, Updated):
+            if not self._read_all:
+                await super().protocol_send(event)
+        else:
             with trio.CancelScope(shield=True):
                 await super().protocol_send(event)
 
@@ -203,7 +211,7 @@ class HardenedTCPServer(TCPServer):
                 await self._discard_input()
             await self.protocol.handle(Closed())
         self._read_all = True
-        await self.idle_task.stop()
+        self.idle_task.end()
 
     async def _discard_input(self) -> None:
         with trio.move_on_after(self.config.linger_s), suppress(trio.BrokenResourceError, trio.ClosedResourceError):

@@ -1,7 +1,8 @@
 """Wire classes to JSON Schema, as `fields.read` takes them; core.
 
 Every class becomes a component, named after its module, since several dialects have a class of one name. A field that
-is not served stays in the schema, marked x-not-served, with the values that ask for nothing as its only ones.
+is not served stays in the schema, marked x-not-served, with the values that ask for nothing as its only ones; one that
+needs a flag of the server names it as x-needs-flag.
 """
 
 import inspect
@@ -14,10 +15,11 @@ import attrs
 from attrs import define, field
 
 from stages.ingress.dialect import BodyForm, Values
-from stages.ingress.dialects.fields import INT64_MAX, INT64_MIN, UINT64_MAX, Unsigned
+from stages.ingress.dialects.fields import INT64_MAX, INT64_MIN, UINT64_MAX, Unsigned, flag_name
 
 Schema = dict[str, Any]
 
+NEEDS_FLAG = "x-needs-flag"
 COMPONENTS = "#/components/schemas/"
 NOT_SERVED = "Not served: refused, unless it asks for nothing."
 
@@ -84,6 +86,8 @@ class Schemas:
             schema["examples"] = [self.model_name]
         if isinstance(one.default, bool | int | float | str):
             schema["default"] = one.default
+        if (flag := one.metadata.get("needs")) is not None:
+            schema[NEEDS_FLAG] = flag_name(flag)
         keywords: Schema = one.metadata.get("keywords", {})
         return schema | keywords
 

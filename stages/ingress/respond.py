@@ -22,6 +22,7 @@ from stages.errors import (
     EngineFailure,
     InvalidRequest,
     QueueFull,
+    RemoteFailure,
     RequestError,
     Unavailable,
 )
@@ -116,6 +117,9 @@ def describe(error: Exception) -> tuple[int, Exception, dict[str, str]]:
         if isinstance(told, QueueFull):
             headers["x-trnrt-queue-full"] = "1"
         return told.status, told, headers
+    if isinstance(told, RemoteFailure):
+        again = {} if told.retry_after_s is None else {"retry-after": str(told.retry_after_s)}
+        return told.status, told, again
     return INTERNAL_STATUS, told, {}
 
 

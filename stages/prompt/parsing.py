@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import trio
 
 from stages.detokenizer.choice import Choice, Decoding
-from stages.detokenizer.parsers.loading import load_reasoning_parser, load_tool_parser, tag_ids
-from stages.detokenizer.parsers.port import ReasoningParser, ToolParser
+from stages.detokenizer.decoding import decoding_of
 from stages.errors import InvalidRequest, StartupError
 from stages.mailbox import Mailbox
 from stages.messages import (
@@ -54,24 +53,16 @@ def begins_inside(token_ids: Sequence[int], tokenizer: PromptTokenizer) -> bool:
 
 
 def _decoding(work: ParseText, tokenizer: PromptTokenizer) -> Decoding:
-    reasoning: ReasoningParser | None = None
-    tools: ToolParser | None = None
-    param = "reasoning_parser"
-    try:
-        if work.reasoning_parser is not None:
-            reasoning = load_reasoning_parser(work.reasoning_parser)
-        reasoning_tags = tag_ids(reasoning, tokenizer.vocabulary) if reasoning is not None else {}
-        param = "tool_call_parser"
-        if work.tool_parser is not None:
-            tools = load_tool_parser(work.tool_parser)
-        tool_tags = tag_ids(tools, tokenizer.vocabulary) if tools is not None else {}
-    except StartupError as error:
-        raise InvalidRequest(str(error), param, "invalid_value") from None
-    return Decoding(
-        tokenizer.vocabulary,
-        (reasoning, reasoning_tags) if reasoning is not None else None,
-        (tools, tool_tags) if tools is not None else None,
-    )
+    """Return the parsers; raises InvalidRequest naming the field."""
+    for param, reasoning, tools in (
+        ("reasoning_parser", work.reasoning_parser, None),
+        ("tool_call_parser", None, work.tool_parser),
+    ):
+        try:
+            decoding_of(tokenizer.vocabulary, reasoning, tools)
+        except StartupError as error:
+            raise InvalidRequest(str(error), param, "invalid_value") from None
+    return decoding_of(tokenizer.vocabulary, work.reasoning_parser, work.tool_parser)
 
 
 def _submit(work: ParseText, in_reasoning: bool) -> Submit:

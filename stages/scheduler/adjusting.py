@@ -11,6 +11,8 @@ from graphs.step import Floats, Ints
 from stages.messages import Penalties, Submit
 
 _FIRST_PLACES = 64
+# A bias beyond it is as good as infinite. An infinite one would leave no logit a number.
+_MAX_BIAS = 1e30
 
 
 @define(eq=False)
@@ -42,7 +44,7 @@ class Adjusting:
     def add_bias(self, token_id: int, bias: float) -> None:
         """Add to a token's bias."""
         place = self._place(token_id)  # may give the arrays more room
-        self.bias[place] += bias
+        self.bias[place] = min(max(float(self.bias[place]) + bias, -_MAX_BIAS), _MAX_BIAS)
 
     def add(self, token_id: int) -> None:
         """Count a generated token."""

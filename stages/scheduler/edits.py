@@ -17,6 +17,8 @@ from stages.scheduler.memory import Memory
 
 _ANY_TOKEN = -1
 _WORD_BITS = 32
+# Logits are divided by it; one that rounds to zero would leave none of them a number.
+_LEAST_REPETITION = 1e-6
 
 Sampling = Sequence[tuple[int, Choice]]
 
@@ -86,7 +88,7 @@ def _adjust(adjustings: Sequence[tuple[int, Adjusting]], batch: int, capacity: C
         adjust.counts[row, :size] = adjusting.counts[:size]
         adjust.seen[row, :size] = adjusting.seen[:size]
         adjust.bias[row, :size] = adjusting.bias[:size]
-        adjust.repetition[row] = penalties.repetition
+        adjust.repetition[row] = max(penalties.repetition, _LEAST_REPETITION)
         adjust.frequency[row] = penalties.frequency
         adjust.presence[row] = penalties.presence
     return adjust

@@ -1,6 +1,7 @@
 """LangChain's own tests of chat models, for the pytest of its environment: TRNRT_URL says where the server is.
 
-What the server does not serve yet is told by TRNRT_SERVES, a list by commas of tool_choice and structured_output.
+What the server does not serve is told by TRNRT_SERVES, a list by commas of tool_choice and structured_output;
+TRNRT_BLANKS are the ids of blanks: a model that knows no JSON writes as much white space as a schema allows.
 """
 
 import os
@@ -27,7 +28,8 @@ class TestServer(ChatModelIntegrationTests):
             "base_url": os.environ["TRNRT_URL"] + "/v1",
             "api_key": "none",
             "temperature": 0,
-            "max_tokens": 300,
+            "max_tokens": 600,
+            "logit_bias": {int(token_id): -50 for token_id in os.environ["TRNRT_BLANKS"].split(",") if token_id},
             "stream_usage": True,
         }
 

@@ -43,7 +43,7 @@ def roomy_model(folder: Path, context_tokens: int = 65_536) -> Path:
     return folder
 
 
-def run(command: list[str | Path], home: Path, **environ: str) -> "subprocess.CompletedProcess[str]":
+def run(command: list[str | Path], home: Path, stdin: str = "", **environ: str) -> "subprocess.CompletedProcess[str]":
     """Run a program in a home and a working folder of its own, with nothing of this environment but PATH."""
     work = home / "work"
     work.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def run(command: list[str | Path], home: Path, **environ: str) -> "subprocess.Co
         [str(part) for part in command],
         cwd=work,
         env={"PATH": os.environ["PATH"], "HOME": str(home), **environ},
-        stdin=subprocess.DEVNULL,
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

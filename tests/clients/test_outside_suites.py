@@ -7,8 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
+from tokenizers import Tokenizer
 
-from tests.clients.outside import MODEL, folder_of, run, told
+from tests.clients.outside import MODEL, folder_of, json_lines, run, told
 from tests.clients.process import started
 from trnrt.served import DEMO_FILES
 
@@ -32,7 +33,14 @@ TASKS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with started("--device-mode", "eager", "--max-running-requests", "8") as server:
+    flags = ("--device-mode", "eager", "--max-running-requests", "8", "--structured-outputs", "--penalties")
+    with started(*flags) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def exact_url() -> Iterator[str]:
+    with started("--device-mode", "eager", "--dtype", "float32", "--max-running-requests", "8") as server:
         yield server.url
 
 
@@ -89,23 +97,37 @@ def test_lm_evals_generation_is_what_the_completions_api_says(request: pytest.Fi
         assert sample["resps"] == [[said]]
 
 
-def test_lm_evals_likelihoods_are_served_or_refused_by_name(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_lm_evals_likelihoods_are_those_of_its_own_transformers_backend(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    folder = folder_of("lm-eval")
+    url = request.getfixturevalue("exact_url")
+    pairs = [(f"The capital of {country} is", f" {answer}") for country, _ in ROWS for _, answer in ROWS]
+    # A first token alone, several tokens a character, and more than one chunk of prefill.
+    pairs += [("", "Once upon a time"), ("Rain is", " 🧑‍🚀 한글"), ("The cat and the dog. " * 60, "The cat sat down.")]
+    done = run(
+        [folder / "lm-eval/bin/python", HERE / "lm_eval_likelihoods.py", url, MODEL, DEMO_FILES],
+        tmp_path,
+        stdin=json.dumps(pairs),
+        HF_HUB_OFFLINE="1",
+        OPENAI_API_KEY="none",
+    )
+    assert done.returncode == 0, told(done)
+    (result,) = json_lines(done.stdout)
+    assert len(result["served"]) == len(result["expected"]) == len(pairs)
+    for pair, (ours, is_greedy), (theirs, expected) in zip(pairs, result["served"], result["expected"], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-3), pair
+        assert is_greedy == expected, pair
+    assert any(is_greedy for _, is_greedy in result["served"])
+
+
+def test_lm_evals_task_of_choices_is_scored(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     folder_of("lm-eval")
-    url = request.getfixturevalue("url")
-    body = {"prompt": [1, 2, 3], "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
-    reply = httpx.post(url + "/v1/completions", json=body, timeout=60)
+    url = request.getfixturevalue("exact_url")
     done = evaluate("capitals_chosen", url, tmp_path)
-    if reply.status_code == 400:
-        # Never a score of the answer alone, as if it were the prompt's.
-        assert reply.json()["error"]["param"] in ("echo", "logprobs")
-        assert done.returncode != 0
-        assert reply.json()["error"]["message"] in done.stdout + done.stderr, told(done)
-        return
-    assert reply.status_code == 200, reply.text
-    assert reply.json()["choices"][0]["logprobs"]["token_logprobs"][0] is None
     assert done.returncode == 0, told(done)
     scores, samples = results_of(tmp_path, "capitals_chosen")
-    assert 0 <= scores["acc,none"] <= 1
+    assert scores["acc,none"] == sum(sample["acc"] for sample in samples) / len(ROWS) > 0
     for sample in samples:
         likelihoods = [float(choice[0][0]) for choice in sample["resps"]]
         assert len(likelihoods) == len(ROWS)
@@ -119,6 +141,13 @@ def serves(url: str, body: dict[str, Any]) -> bool:
     reply = httpx.post(url + "/v1/chat/completions", json=ask, timeout=60)
     assert reply.status_code in (200, 400), reply.text
     return reply.status_code == 200
+
+
+def blanks() -> list[str]:
+    """The ids of the tokens that are nothing but white space."""
+    vocabulary = Tokenizer.from_file(str(DEMO_FILES / "tokenizer.json"))
+    texts = {n: vocabulary.decode([n], skip_special_tokens=False) for n in range(vocabulary.get_vocab_size())}
+    return [str(token_id) for token_id, text in texts.items() if text and not text.strip()]
 
 
 def test_langchains_standard_tests_pass(request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -145,6 +174,7 @@ def test_langchains_standard_tests_pass(request: pytest.FixtureRequest, tmp_path
         tmp_path / "home",
         TRNRT_URL=url,
         TRNRT_SERVES=names,
+        TRNRT_BLANKS=",".join(blanks() if served["structured_output"] else ()),
     )
     assert done.returncode == 0, told(done)
     assert " passed" in done.stdout

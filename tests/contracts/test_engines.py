@@ -11,6 +11,7 @@ from attrs import define, field
 
 from stages.channels import Channels, open_channels, open_mailbox
 from stages.engine.local import LocalEngine
+from stages.engine.orders import call_of
 from stages.engine.port import Engine, Order, Scope
 from stages.errors import Draining, EngineFailure, QueueFull
 from stages.messages import (
@@ -30,10 +31,13 @@ from stages.messages import (
     TextForm,
     Usage,
 )
+from tests.fake_engine import Exchange, never
 from tests.fakes import FakeEngine, silent
+from tests.stages.engine.kit import remote_engine
 
 OBEY_S = 5.0
 MAX_CHOICES = 3
+ORDERS = [FlushCache(), FlushCache(waits=True), Pause("retract"), Resume(), OpenSession("s", 3.0), CloseSession("s")]
 
 
 @define(eq=False)
@@ -110,7 +114,29 @@ async def fake() -> AsyncIterator[Bench]:
         nursery.cancel_scope.cancel()
 
 
-@pytest.fixture(params=[local, fake])
+@asynccontextmanager
+async def remote() -> AsyncIterator[Bench]:
+    """A RemoteEngine whose engine takes OBEY_S over an order, and carries out none whose caller has closed."""
+    async with remote_engine(never, max_running_choices=MAX_CHOICES) as running:
+
+        def drain() -> None:
+            running.engine.is_draining = True
+
+        bench = Bench(running.engine, drain)
+
+        async def obey(exchange: Exchange) -> None:
+            with trio.move_on_after(OBEY_S):
+                await exchange.gone()
+                return
+            if not bench.drops:
+                order = next(one for one in ORDERS if call_of(one) == (exchange.path, exchange.body))
+                await exchange.refuse(200, bench.carry_out(order).text.encode())
+
+        running.fake.order = obey
+        yield bench
+
+
+@pytest.fixture(params=[local, fake, remote])
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     async with request.param() as bench:
         yield bench
@@ -119,9 +145,6 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
 def submit_of(request_id: str, mailbox: "trio.MemorySendChannel[object]") -> Submit:
     form, key = TextForm(), ChoiceKey(request_id, 0)
     return Submit(key, (1,), Sampling(), 0, 8, 0, frozenset(), (), form, False, False, 0, mailbox)  # type: ignore[arg-type]
-
-
-ORDERS = [FlushCache(), FlushCache(waits=True), Pause("retract"), Resume(), OpenSession("s", 3.0), CloseSession("s")]
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)

@@ -1,4 +1,4 @@
-"""What every file of the parser folders keeps to."""
+"""What every parser that reads ids keeps to."""
 
 import json
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.detokenizer.parsers import reasoning, tools
-from stages.detokenizer.parsers.loading import load_reasoning_parser, load_tool_parser, names, tag_ids
+from stages.detokenizer.parsers import id_reasoning, id_tools
+from stages.detokenizer.parsers.loading import load_id_reasoning_parser, load_id_tool_parser, names, tag_ids
 from tests.small_tokenizer import ids, tag
 from tests.stages.detokenizer.rows import tool, vocabulary
 
@@ -15,10 +15,11 @@ token_ids = st.lists(st.integers(0, tag("<|video|>")), max_size=40)
 TOOLS = (tool("f", s={"type": "string"}, i={"type": "integer"}),)
 
 
-@pytest.mark.parametrize("name", names(reasoning))
+@pytest.mark.parametrize("name", names(id_reasoning))
 @given(token_ids, st.booleans())
 def test_a_reasoning_parser_counts_what_it_takes(name: str, ids: list[int], in_reasoning: bool) -> None:
-    parser = load_reasoning_parser(name)
+    parser = load_id_reasoning_parser(name)
+    assert parser is not None
     assert parser.name == name
     state = parser.make(tag_ids(parser, vocabulary()), in_reasoning)
     assert state.active is in_reasoning
@@ -32,10 +33,11 @@ def test_a_reasoning_parser_counts_what_it_takes(name: str, ids: list[int], in_r
             assert state.num_tokens - before == was_active
 
 
-@pytest.mark.parametrize("name", names(tools))
+@pytest.mark.parametrize("name", names(id_tools))
 @given(token_ids, st.data())
 def test_a_tool_parser_takes_any_ids_and_closes_what_it_began(name: str, ids: list[int], data: st.DataObject) -> None:
-    parser = load_tool_parser(name)
+    parser = load_id_tool_parser(name)
+    assert parser is not None
     assert parser.name == name
     tags = tag_ids(parser, vocabulary())
     state = parser.make(tags, TOOLS)
@@ -56,8 +58,9 @@ def test_a_tool_parser_takes_any_ids_and_closes_what_it_began(name: str, ids: li
         assert isinstance(json.loads(arguments), dict)
 
 
-@pytest.mark.parametrize("name", names(tools))
+@pytest.mark.parametrize("name", names(id_tools))
 def test_a_tool_parser_leaves_plain_text_alone(name: str) -> None:
-    parser = load_tool_parser(name)
+    parser = load_id_tool_parser(name)
+    assert parser is not None
     state = parser.make(tag_ids(parser, vocabulary()), TOOLS)
     assert all(state.take(token_id, b"x") is None for token_id in ids('plain {"a": 1} text'))

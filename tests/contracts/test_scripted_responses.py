@@ -32,10 +32,13 @@ TEXTS = {
     "nothing": "</think>",
 }
 STEPS = [1, 2, 7, 1000]
+LOGPROBS = "message.output_text.logprobs"
 WAYS: list[dict[str, Any]] = [
     {},
     {"reasoning": {"summary": "auto"}, "include": ["reasoning.encrypted_content"]},
     {"parallel_tool_calls": False},
+    {"include": [LOGPROBS], "top_logprobs": 3},
+    {"include": [LOGPROBS], "stop": ["then", "alphabet", "𠮷x"]},
 ]
 
 
@@ -71,7 +74,7 @@ def test_a_stream_of_any_steps_ends_in_the_whole_response(name: str, finish: Fin
         for step in STEPS:
             assert whole(more, TEXTS[name], step, finish) == once
             assert streamed(more, TEXTS[name], step, finish) == once
-        assert "\ufffd" not in str(once)
+        assert "\ufffd" not in str(shape(once))
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -99,6 +102,32 @@ def test_only_whole_calls_are_complete(step: int) -> None:
         assert streamed({}, TEXTS["custom cut off"], step, finish)["output"][-1]["status"] == "incomplete"
         assert streamed({}, TEXTS["typed"], step, finish)["output"][-1]["status"] == "completed"
         assert streamed({}, TEXTS["custom"], step, finish)["output"][-1]["status"] == "completed"
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_messages_logprobs_are_those_of_its_own_tokens(name: str, step: int) -> None:
+    response = streamed({"include": [LOGPROBS], "top_logprobs": 3}, TEXTS[name], step)
+    parts = [item["content"][0] for item in response["output"] if item["type"] == "message"]
+    for part in parts:
+        spelled = b"".join(bytes(entry["bytes"]) for entry in part["logprobs"])
+        # A token of blanks before a call may have begun with what is text.
+        assert spelled.decode().rstrip() == part["text"].rstrip()
+        for entry in part["logprobs"]:
+            assert entry["token"] == bytes(entry["bytes"]).decode("utf-8", "replace")
+            assert [set(other) for other in entry["top_logprobs"]] == [{"token", "logprob", "bytes"}] * 3
+            assert -9999 <= entry["logprob"] <= 0
+    assert response["top_logprobs"] == 3
+
+
+def test_a_stop_string_has_no_logprobs_and_what_came_before_it_has_all() -> None:
+    for step in STEPS:
+        (_, message) = streamed({"include": [LOGPROBS], "stop": ["alp"]}, RETURNED["text"], step)["output"]
+        (part,) = message["content"]
+        spelled = b"".join(bytes(entry["bytes"]) for entry in part["logprobs"]).decode()
+        assert part["text"] == "🧑‍🚀𠮷é한글 says "
+        assert spelled.startswith(part["text"].rstrip())
+        assert not spelled.endswith("ha")
 
 
 # --- the answer sent back ---

@@ -1,6 +1,8 @@
-"""What a parser is to the detokenizer: a small automaton over token ids, one for each choice. Core.
+"""What a parser is to the detokenizer: a small automaton, one for each choice, that reads ids or text. Core.
 
-Parsers read ids, not text: the tags are single ids of the vocabulary, so an answer that merely spells a tag is text.
+A parser of ids knows its tags as single ids of the vocabulary, so an answer that merely spells a tag is text to it: for
+the model of one's own engine. A parser of text needs no vocabulary, and its tags may be several tokens: for any model.
+What a parser of text says depends on the text alone, never on the pieces it came in.
 """
 
 from collections.abc import Callable, Mapping
@@ -60,3 +62,61 @@ class ToolParser:
     name: str
     tags: tuple[str, ...]
     make: Callable[[TagIds, tuple[Tool, ...]], ToolCalls]
+
+
+class TextReasoning(Protocol):
+    """One choice's way through its thinking blocks, as text."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the next character is reasoning."""
+        ...
+
+    def push(self, text: str) -> tuple[tuple[bool, str], ...]:
+        """Move over text and return what is decided of it: runs of reasoning (True) and of other text, in order."""
+        ...
+
+    def flush(self) -> tuple[tuple[bool, str], ...]:
+        """Return what was held back, at the end."""
+        ...
+
+
+class TextToolCalls(Protocol):
+    """One choice's way through its tool calls, as text."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the next character belongs to a call."""
+        ...
+
+    def push(self, text: str) -> tuple[str | ToolCallDelta, ...]:
+        """Move over text and return what is decided of it: visible text and calls, in order."""
+        ...
+
+    def flush(self) -> tuple[str | ToolCallDelta, ...]:
+        """Return what was held back, at the end."""
+        ...
+
+
+@frozen
+class TextReasoningParser:
+    """A reasoning format in text: its markers, and how a choice's automaton is made.
+
+    make takes whether generation begins inside of a block; None leaves that to the format.
+    """
+
+    name: str
+    markers: tuple[str, ...]
+    make: Callable[[bool | None], TextReasoning]
+
+
+@frozen
+class TextToolParser:
+    """A tool-call format in text: its markers, and how a choice's automaton is made.
+
+    make takes the tools, and whether calls are required: then they may come as a JSON list, whatever the format is.
+    """
+
+    name: str
+    markers: tuple[str, ...]
+    make: Callable[[tuple[Tool, ...], bool], TextToolCalls]

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from attrs import define, field
+
 Kinds = frozenset[str]
 
 KINDS: Kinds = frozenset({"string", "integer", "number", "boolean", "object", "array", "null"})
@@ -12,6 +14,16 @@ MAX_DEPTH = 16
 IMPLIED = {"properties": "object", "additionalProperties": "object", "items": "array", "prefixItems": "array"}
 
 
+@define(eq=False)
+class _Reading:
+    """One reading of a schema: a part that is referred to again and again is looked at once at each depth."""
+
+    root: Mapping[str, Any]
+    # By a part's identity, which its schema keeps, and depth.
+    kinds: "dict[tuple[int, int], Kinds | None]" = field(factory=dict)
+    searched: set[tuple[int, int]] = field(factory=set)
+
+
 def parameter_kinds(parameters: Mapping[str, Any] | None, key: str) -> Kinds | None:
     """Return the types a parameter may have, or None when the schema leaves it open or does not name it.
 
@@ -19,7 +31,8 @@ def parameter_kinds(parameters: Mapping[str, Any] | None, key: str) -> Kinds | N
     """
     if parameters is None:
         return None
-    found = [_kinds(schema, parameters, MAX_DEPTH) for schema in _declarations(parameters, parameters, key, MAX_DEPTH)]
+    reading = _Reading(parameters)
+    found = [_kinds(schema, reading, MAX_DEPTH) for schema in _declarations(parameters, reading, key, MAX_DEPTH)]
     if not found or any(kinds is None for kinds in found):
         return None
     return frozenset().union(*(kinds for kinds in found if kinds is not None))
@@ -41,47 +54,56 @@ def kind_of(value: object) -> str:
     return "array"
 
 
-def _declarations(schema: Any, root: Mapping[str, Any], key: str, depth: int) -> Iterator[Any]:
+def _declarations(schema: Any, reading: _Reading, key: str, depth: int) -> Iterator[Any]:
     """Yield every schema that declares the parameter, through references and alternatives."""
-    schema = _resolved(schema, root)
-    if depth == 0 or not isinstance(schema, Mapping):
+    schema = resolved(schema, reading.root)
+    place = id(schema), depth
+    if depth == 0 or not isinstance(schema, Mapping) or place in reading.searched:
         return
+    reading.searched.add(place)
     properties = schema.get("properties")
     alternatives = [part for word in ("anyOf", "oneOf", "allOf") for part in _list(schema.get(word))]
     declared = [properties[key]] if isinstance(properties, Mapping) and key in properties else []
-    declared += [each for part in alternatives for each in _declarations(part, root, key, depth - 1)]
+    declared += [each for part in alternatives for each in _declarations(part, reading, key, depth - 1)]
     if not declared and isinstance(schema.get("additionalProperties"), Mapping):
         declared.append(schema["additionalProperties"])
     yield from declared
 
 
-def _kinds(schema: Any, root: Mapping[str, Any], depth: int) -> Kinds | None:
-    schema = _resolved(schema, root)
+def _kinds(schema: Any, reading: _Reading, depth: int) -> Kinds | None:
+    schema = resolved(schema, reading.root)
     if depth == 0 or not isinstance(schema, Mapping):
         return None
-    limits = [kinds for kinds in _limits(schema, root, depth) if kinds is not None]
+    place = id(schema), depth
+    if place not in reading.kinds:
+        reading.kinds[place] = _kinds_here(schema, reading, depth)
+    return reading.kinds[place]
+
+
+def _kinds_here(schema: Mapping[str, Any], reading: _Reading, depth: int) -> Kinds | None:
+    limits = [kinds for kinds in _limits(schema, reading, depth) if kinds is not None]
     if not limits:
         return None
     allowed = frozenset.intersection(*limits)
     return allowed | {"null"} if schema.get("nullable") is True else allowed
 
 
-def _limits(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Iterator[Kinds | None]:
+def _limits(schema: Mapping[str, Any], reading: _Reading, depth: int) -> Iterator[Kinds | None]:
     """Yield what each word of a schema limits the type to; None where it does not."""
     declared = schema.get("type")
     if declared is not None:
-        yield (
-            frozenset(_list(declared)) & KINDS if isinstance(declared, list) else frozenset({declared}) & KINDS
-        ) or None
+        # A reference may lead to where nobody has looked for types that are none.
+        names = declared if isinstance(declared, list) else [declared]
+        yield frozenset(name for name in names if isinstance(name, str) and name in KINDS) or None
     if "const" in schema:
         yield frozenset({kind_of(schema["const"])})
     if _list(schema.get("enum")):
         yield frozenset(kind_of(value) for value in schema["enum"])
     for word in ("anyOf", "oneOf"):
         if _list(schema.get(word)):
-            yield _union([_kinds(part, root, depth - 1) for part in schema[word]])
+            yield _union([_kinds(part, reading, depth - 1) for part in schema[word]])
     for part in _list(schema.get("allOf")):
-        yield _kinds(part, root, depth - 1)
+        yield _kinds(part, reading, depth - 1)
     if declared is None:
         yield from (frozenset({kind}) for word, kind in IMPLIED.items() if word in schema)
 
@@ -91,7 +113,7 @@ def _union(parts: list[Kinds | None]) -> Kinds | None:
     return frozenset().union(*known) if len(known) == len(parts) else None
 
 
-def _resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
     """Follow local references; one that leads nowhere, or round in a circle, is an open schema."""
     for _ in range(MAX_DEPTH):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None

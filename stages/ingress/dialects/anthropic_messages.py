@@ -69,7 +69,7 @@ class WireOutputConfig:
     """output_config; its task_budget is ignored."""
 
     effort: str | None = None
-    format: dict[str, Any] | None = None
+    format: dict[str, Any] | None = field(default=None, metadata=shown(needs="structured_outputs"))
 
 
 @frozen(kw_only=True)
@@ -86,9 +86,9 @@ class PromptBody(PlacementFields, ConstraintFields):
     top_k: int | None = None
     thinking: WireThinking | None = None
     tools: list[Any] | None = field(default=None, metadata=shown(items=WireTool))
-    tool_choice: WireToolChoice | None = None
+    tool_choice: WireToolChoice | None = field(default=None, metadata=shown(needs="structured_outputs"))
     output_config: WireOutputConfig | None = None
-    output_format: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = field(default=None, metadata=shown(needs="structured_outputs"))
     metadata: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     seed: int | None = None

@@ -25,6 +25,8 @@ class Call:
 
     name: str = ""
     arguments: list[str] = field(factory=list)
+    # The model's own id of it, where its format has one.
+    call_id: str | None = None
 
     @property
     def text(self) -> str:
@@ -47,6 +49,7 @@ class Calls:
         call = self.by_index.setdefault(piece.index, Call())
         if piece.name is not None:
             call.name = piece.name
+            call.call_id = piece.call_id
         if piece.arguments:
             call.arguments.append(piece.arguments)
 
@@ -139,6 +142,11 @@ def cached_details(usage: Usage) -> dict[str, int] | None:
 def finite(logprob: float) -> float:
     """Return `logprob`, or the stand-in for minus infinity that JSON can carry."""
     return logprob if logprob > MINUS_INFINITY else MINUS_INFINITY
+
+
+def token_json(token_bytes: bytes, logprob: float) -> dict[str, object]:
+    """Return a token with its logprob as OpenAI's APIs tell it."""
+    return {"token": token_text(token_bytes), "logprob": finite(logprob), "bytes": list(token_bytes)}
 
 
 def token_text(token_bytes: bytes) -> str:

@@ -7,16 +7,14 @@ penalties of zero, strict tools, a Messages thinking budget) never is.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from stages.errors import InvalidRequest
+from stages.ingress.dialects.fields import Flag, flag_name, shown
 from stages.ingress.dialects.grammars import Found, GrammarFields, read_grammar
 from stages.messages import Ask, Constraint, Penalties, TextForm, Tool, ToolGrammar
 from stages.settings import ModelSettings
-
-Flag = Literal["structured_outputs", "penalties"]
 
 MAX_LOGIT_BIAS = 100
 MAX_KEY_DIGITS = 20
@@ -30,12 +28,12 @@ WITHOUT_CALLS = ("json_schema", "json_object", "regex", "choice")
 class ConstraintFields(GrammarFields):
     """The fields; a wire class of a request's body inherits them."""
 
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    thinking_token_budget: int | None = None
+    frequency_penalty: float = field(default=0.0, metadata=shown(needs="penalties"))
+    presence_penalty: float = field(default=0.0, metadata=shown(needs="penalties"))
+    repetition_penalty: float = field(default=1.0, metadata=shown(needs="penalties"))
+    logit_bias: dict[str, float] | None = field(default=None, metadata=shown(needs="penalties"))
+    allowed_token_ids: list[int] | None = field(default=None, metadata=shown(needs="structured_outputs"))
+    thinking_token_budget: int | None = field(default=None, metadata=shown(needs="structured_outputs"))
 
 
 @frozen
@@ -52,7 +50,7 @@ class ToolChoice:
 def need(flag: Flag, field: str, model: ModelSettings) -> None:
     """Raise InvalidRequest naming field and flag where the server was started without the flag."""
     if not getattr(model, flag):
-        text = f"{field} requires the server to be launched with --{flag.replace('_', '-')}."
+        text = f"{field} requires the server to be launched with {flag_name(flag)}."
         raise InvalidRequest(text, field, "unsupported_value" if field in PARTLY_SERVED else "unsupported_parameter")
 
 

@@ -9,7 +9,7 @@ is wanted; integers are 64-bit. What is wrong is told by FieldError, which each 
 import types
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any, NewType, TypeVar
+from typing import Any, Literal, NewType, TypeVar
 
 import attrs
 import cattrs
@@ -17,6 +17,8 @@ import cattrs
 Unsigned = NewType("Unsigned", int)
 
 T = TypeVar("T")
+# A flag of the server, as ModelSettings has it.
+Flag = Literal["structured_outputs", "penalties"]
 Hook = Callable[[Any, Any], Any]
 
 # Above what ingress lets a body nest, far below what the interpreter's stack bears.
@@ -71,13 +73,21 @@ def read(cls: type[T], value: object, path: tuple[str, ...] = ()) -> T:
         raise FieldError(error.value, error.expected, (*path, *error.path)) from None
 
 
-def shown(*, required: bool = False, items: type | None = None, **keywords: object) -> dict[str, object]:
+def shown(
+    *, required: bool = False, items: type | None = None, needs: Flag | None = None, **keywords: object
+) -> dict[str, object]:
     """Return the metadata of a field for the document at /openapi.json: what its type does not say.
 
     `required` fields may be absent for `read` and are then refused by the dialect; `items` is the class of what the
-    type leaves open; `keywords` are those of JSON Schema.
+    type leaves open; `needs` is the flag without which a value that asks for something is refused; `keywords` are
+    those of JSON Schema.
     """
-    return {"required": required, "items": items, "keywords": keywords}
+    return {"required": required, "items": items, "needs": needs, "keywords": keywords}
+
+
+def flag_name(flag: Flag) -> str:
+    """Return the flag as it is written on the command line."""
+    return f"--{flag.replace('_', '-')}"
 
 
 def clean(text: str) -> str:

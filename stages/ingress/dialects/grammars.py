@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import orjson
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from stages.errors import InvalidRequest
-from stages.ingress.dialects.fields import clean_json
+from stages.ingress.dialects.fields import clean_json, shown
 from stages.messages import TextGrammar
 
 # A field by its path, and the grammar it asks for.
@@ -46,16 +46,16 @@ class StructuredOutputs:
 class GrammarFields:
     """The fields; a wire class of a request's body inherits them. Empty strings of SGLang's ask for nothing."""
 
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: str | dict[str, Any] | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
-    guided_json_object: bool | None = None
-    json_schema: str | dict[str, Any] | None = None
-    regex: str | None = None
-    ebnf: str | None = None
-    structural_tag: str | dict[str, Any] | None = None
+    structured_outputs: StructuredOutputs | None = field(default=None, metadata=shown(needs="structured_outputs"))
+    guided_json: str | dict[str, Any] | None = field(default=None, metadata=shown(needs="structured_outputs"))
+    guided_regex: str | None = field(default=None, metadata=shown(needs="structured_outputs"))
+    guided_choice: list[str] | None = field(default=None, metadata=shown(needs="structured_outputs"))
+    guided_grammar: str | None = field(default=None, metadata=shown(needs="structured_outputs"))
+    guided_json_object: bool | None = field(default=None, metadata=shown(needs="structured_outputs"))
+    json_schema: str | dict[str, Any] | None = field(default=None, metadata=shown(needs="structured_outputs"))
+    regex: str | None = field(default=None, metadata=shown(needs="structured_outputs"))
+    ebnf: str | None = field(default=None, metadata=shown(needs="structured_outputs"))
+    structural_tag: str | dict[str, Any] | None = field(default=None, metadata=shown(needs="structured_outputs"))
 
 
 def read_grammar(body: GrammarFields, form: Found | None, *, after_reasoning: bool) -> Found | None:
@@ -136,8 +136,8 @@ def _structured(given: StructuredOutputs | None) -> Iterator[Found]:
     if not names:
         raise _wrong(path, f"{path} must hold one of {', '.join(kinds)}.")
     for name, value in kinds.items():
-        for field, grammar in _vllm(f"{path}.{name}", name, value):
-            yield field, _with_options(field, grammar, given)
+        for at, grammar in _vllm(f"{path}.{name}", name, value):
+            yield at, _with_options(at, grammar, given)
 
 
 def _guided(body: GrammarFields) -> Iterator[Found]:

@@ -8,11 +8,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from stages.errors import NotFound
 from stages.ingress.dialects.common import MAX_STOP_STRINGS, MAX_TOP_LOGPROBS, make_sampling
 from stages.ingress.dialects.constraints import need, read_penalties
+from stages.ingress.dialects.fields import shown
 from stages.ingress.dialects.grammars import json_text
 from stages.ingress.dialects.openai_common import invalid, refuse_listed
 from stages.ingress.dialects.placement import PlacementFields
@@ -50,9 +51,9 @@ class Options:
     seed: int | None = None
     num_predict: int | None = None
     stop: str | list[str] | None = None
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    repeat_penalty: float = field(default=1.0, metadata=shown(needs="penalties"))
+    presence_penalty: float = field(default=0.0, metadata=shown(needs="penalties"))
+    frequency_penalty: float = field(default=0.0, metadata=shown(needs="penalties"))
 
 
 @frozen(kw_only=True)
@@ -62,7 +63,7 @@ class OllamaBody(PlacementFields):
     model: str = ""
     stream: bool = True
     think: bool | str | None = None
-    format: str | dict[str, Any] | None = None
+    format: str | dict[str, Any] | None = field(default=None, metadata=shown(needs="structured_outputs"))
     options: Options | None = None
     logprobs: bool = False
     top_logprobs: int = 0

@@ -58,9 +58,9 @@ class ChatBody(CommonBody, LogprobFields):
     logprobs: bool = False
     top_logprobs: int | None = None
     return_token_ids: bool = False
-    response_format: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = field(default=None, metadata=shown(needs="structured_outputs"))
     tools: list[Any] | None = field(default=None, metadata=shown(items=WireTool))
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: str | dict[str, Any] | None = field(default=None, metadata=shown(needs="structured_outputs"))
     parallel_tool_calls: bool = True
     metadata: dict[str, str] | None = None
     continue_final_message: bool = False

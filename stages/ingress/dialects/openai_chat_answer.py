@@ -11,7 +11,7 @@ from http import HTTPStatus
 from attrs import define, field
 
 from stages.ingress.dialect import Collected
-from stages.ingress.dialects.choices import Calls, Choice, Tally, finite, fold, tally, token_text
+from stages.ingress.dialects.choices import Calls, Choice, Tally, fold, tally, token_json
 from stages.ingress.dialects.common import MARK, WEIGHT_VERSION, Plain, frame
 from stages.ingress.dialects.openai_common import (
     Head,
@@ -155,7 +155,7 @@ class ChatEncoder:
         if piece.name is not None:
             first = {
                 "index": piece.index,
-                "id": call_id(self.nonce, choice, piece.index),
+                "id": piece.call_id or call_id(self.nonce, choice, piece.index),
                 "type": "function",
                 "function": {"name": piece.name, "arguments": ""},
             }
@@ -220,7 +220,7 @@ class ChatEncoder:
         if calls.by_index:
             message["tool_calls"] = [
                 {
-                    "id": call_id(self.nonce, index, n),
+                    "id": call.call_id or call_id(self.nonce, index, n),
                     "index": n,
                     "type": "function",
                     "function": {"name": call.name, "arguments": call.text},
@@ -253,8 +253,8 @@ class ChatEncoder:
     def _logprobs_json(self, entries: Sequence[TokenLogprob]) -> dict[str, object]:
         content = [
             {
-                **_token_json(entry.token_bytes, entry.logprob),
-                "top_logprobs": [_token_json(other, logprob) for _, logprob, other in with_wanted(entry, self.num_top)],
+                **token_json(entry.token_bytes, entry.logprob),
+                "top_logprobs": [token_json(other, logprob) for _, logprob, other in with_wanted(entry, self.num_top)],
             }
             for entry in entries
         ]
@@ -279,7 +279,3 @@ def _reasoning_delta(choice: _Streamed) -> dict[str, object]:
     text = "".join(choice.reasoning)
     choice.reasoning = []
     return {"reasoning_content": text, "reasoning": text}
-
-
-def _token_json(token_bytes: bytes, logprob: float) -> dict[str, object]:
-    return {"token": token_text(token_bytes), "logprob": finite(logprob), "bytes": list(token_bytes)}

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from attrs import field, frozen
 
-from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, NotFound, Unavailable
+from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, NotFound, RemoteFailure, Unavailable
 from stages.ingress.dialect import Call
 from stages.ingress.dialects.choices import cached_details
 from stages.ingress.dialects.common import (
@@ -263,6 +263,8 @@ def raise_failure(finish: Finish) -> None:
         return
     if finish.status == HTTPStatus.BAD_REQUEST and finish.message:
         raise InvalidRequest(finish.message)
+    if finish.status is not None:
+        raise RemoteFailure(finish.message or "the engine failed", finish.status, finish.retry_after_s)
     raise EngineFailure(finish.message or "the engine failed")
 
 

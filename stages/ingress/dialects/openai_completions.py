@@ -74,7 +74,7 @@ class CompletionBody(CommonBody, LogprobFields):
     )
     echo: bool = False
     logprobs: int | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = field(default=None, metadata=shown(needs="structured_outputs"))
     best_of: int | None = None
     return_token_ids: bool = False
     rid: str | list[str] | None = None

@@ -6,6 +6,7 @@ from typing import Any
 from attrs import field, frozen
 
 from stages.ingress.dialect import BodyForm, Call, Dialect, Parsed, Route
+from stages.ingress.dialects.common import MAX_TOP_LOGPROBS
 from stages.ingress.dialects.constraints import constrain, tool_grammar
 from stages.ingress.dialects.fields import clean_json, shown
 from stages.ingress.dialects.grammars import read_format
@@ -37,7 +38,6 @@ NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "prompt": (),
     "store": (False,),
     "background": (False,),
-    "top_logprobs": (0,),
     "logprobs": (False,),
     "n": (1,),
     "function_call": (),
@@ -60,13 +60,14 @@ MOVED: Mapping[str, str] = {
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 OUTPUT_LOGPROBS = "message.output_text.logprobs"
 SUMMARIES = ("auto", "concise", "detailed")
+VERBOSITIES = ("low", "medium", "high")
 
 
 @frozen(kw_only=True)
 class WireText:
     """text: the form of the answer; verbosity is taken and has no effect."""
 
-    format: dict[str, Any] | None = None
+    format: dict[str, Any] | None = field(default=None, metadata=shown(needs="structured_outputs"))
     verbosity: str | None = None
 
 
@@ -87,11 +88,12 @@ class ResponsesBody(CommonBody):
     instructions: str | None = None
     max_output_tokens: int | None = field(default=None, metadata=shown(minimum=1))
     tools: list[Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: str | dict[str, Any] | None = field(default=None, metadata=shown(needs="structured_outputs"))
     parallel_tool_calls: bool = True
     text: WireText | None = None
     reasoning: WireReasoning | None = None
     include: list[str] | None = None
+    top_logprobs: int | None = field(default=None, metadata=shown(minimum=0, maximum=MAX_TOP_LOGPROBS))
     truncation: str | None = field(default=None, metadata=shown(enum=[None, "disabled", "auto"]))
     max_tool_calls: int | None = None
     metadata: dict[str, str] | None = None
@@ -125,6 +127,8 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
             tools=tools,
         ),
         stream=body.stream,
+        logprobs=OUTPUT_LOGPROBS in (body.include or ()),
+        num_top_logprobs=_num_top(body),
     )
     calls = tool_grammar(choice, tools, model, is_parallel=body.parallel_tool_calls)
     form = read_format(body.text.format if body.text is not None else None, "text.format", is_flat=True)
@@ -136,6 +140,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
         as_summary=_summary(body) is not None,
         with_blob=ENCRYPTED_REASONING in (body.include or ()),
         max_calls=None if body.parallel_tool_calls else 1,
+        num_top=ask.num_top_logprobs,
     )
     response = _response(body, call, ask, check_model(body.model, model))
     encoder = ResponseEncoder(response, Output(showing), call.elapsed_s, body.return_cached_tokens_details)
@@ -143,13 +148,13 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
 
 
 def _refuse(raw: Mapping[str, Any], body: ResponsesBody) -> None:
+    if body.text is not None and body.text.verbosity not in (None, *VERBOSITIES):
+        raise invalid("text.verbosity", f"text.verbosity must be one of {', '.join(VERBOSITIES)}.")
     for name, new_name in MOVED.items():
         if raw.get(name) is not None:
             text = f"{name} is not a field of the Responses API; use {new_name}."
             raise invalid(name, text, "unsupported_parameter")
     refuse_unserved(raw, NOT_SERVED)
-    if OUTPUT_LOGPROBS in (body.include or ()):
-        raise invalid("include", f"{OUTPUT_LOGPROBS} is not supported by this server.", "unsupported_value")
     if body.truncation not in (None, "disabled", "auto"):
         raise invalid("truncation", "truncation must be disabled or auto.")
 
@@ -167,6 +172,15 @@ def _budget(body: ResponsesBody) -> int | None:
     if budget is not None and budget < 1:
         raise invalid("max_output_tokens", f"max_output_tokens must be at least 1, got {budget}.")
     return budget
+
+
+def _num_top(body: ResponsesBody) -> int:
+    wanted = body.top_logprobs or 0
+    if not 0 <= wanted <= MAX_TOP_LOGPROBS:
+        raise invalid("top_logprobs", f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}, got {wanted}.")
+    if wanted and OUTPUT_LOGPROBS not in (body.include or ()):
+        raise invalid("top_logprobs", f"top_logprobs needs include to list {OUTPUT_LOGPROBS}.")
+    return wanted
 
 
 def _summary(body: ResponsesBody) -> str | None:
@@ -210,7 +224,7 @@ def _response(body: ResponsesBody, call: Call, ask: Ask, model_name: str) -> dic
         "text": text,
         "tool_choice": clean_json(body.tool_choice) if body.tool_choice is not None else "auto",
         "tools": clean_json(body.tools or []),
-        "top_logprobs": 0,
+        "top_logprobs": ask.num_top_logprobs,
         "top_p": ask.sampling.top_p,
         "truncation": "disabled",
         "usage": None,
@@ -233,7 +247,8 @@ _ECHOED = {
     "temperature": 0.5,
     "top_p": 0.5,
     "reasoning": {"effort": "high", "summary": "auto"},
-    "include": ["reasoning.encrypted_content"],
+    "include": [ENCRYPTED_REASONING, OUTPUT_LOGPROBS],
+    "top_logprobs": 2,
     "return_cached_tokens_details": True,
 }
 SAMPLES: tuple[Mapping[str, Any], ...] = (

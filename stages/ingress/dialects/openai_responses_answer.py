@@ -27,6 +27,7 @@ from stages.ingress.dialects.openai_responses_items import (
     Place,
     Reasoning,
 )
+from stages.ingress.dialects.openai_responses_logprobs import TextLogprobs
 from stages.ingress.dialects.openai_responses_tools import Catalog
 from stages.messages import Delta, Ended, Event, Finish, Prompt, ToolCallDelta, Usage
 
@@ -46,6 +47,8 @@ class Showing:
     as_summary: bool = False
     with_blob: bool = False
     max_calls: int | None = None
+    # Alternatives beside each token's logprob.
+    num_top: int = 0
 
 
 @define(eq=False)
@@ -55,9 +58,14 @@ class Output:
     showing: Showing
     done: list[Json] = field(factory=list)
     item: Item | None = None
+    logprobs: TextLogprobs = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.logprobs = TextLogprobs(self.showing.num_top)
 
     def add(self, delta: Delta) -> Iterator[EventOf]:
         """Take in a Delta and yield the events it makes."""
+        self.logprobs.add(delta.logprobs)
         if delta.reasoning:
             if not isinstance(self.item, Reasoning):
                 yield from self._open(
@@ -65,9 +73,11 @@ class Output:
                 )
             yield from self._push(delta.reasoning)
         if delta.text:
-            if not isinstance(self.item, Message):
-                yield from self._open(Message(self._place(Message)))
-            yield from self._push(delta.text)
+            message = self.item
+            if not isinstance(message, Message):
+                message = Message(self._place(Message))
+                yield from self._open(message)
+            yield from message.push(delta.text, self.logprobs.take(delta.text))
         for piece in delta.tool_calls:
             if self.showing.max_calls is None or piece.index < self.showing.max_calls:
                 yield from self._add_call(piece)

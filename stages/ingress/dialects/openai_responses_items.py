@@ -5,7 +5,7 @@ event is a pair of its type and its fields, without the sequence number. An item
 output_item.done, which stands in the final response too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 from attrs import define, field, frozen
@@ -114,21 +114,24 @@ class Message:
 
     place: Place
     pieces: list[str] = field(factory=list)
+    logprobs: list[Json] = field(factory=list)
 
     def opening(self) -> Iterator[EventOf]:
         """Yield the beginning of the only part."""
-        yield self.place.event("response.content_part.added", content_index=0, part=self._part(""))
+        yield self.place.event("response.content_part.added", content_index=0, part=self._part("", []))
 
-    def push(self, text: str) -> Iterator[EventOf]:
-        """Take in a piece of the text."""
+    def push(self, text: str, logprobs: Sequence[Json] = ()) -> Iterator[EventOf]:
+        """Take in a piece of the text, and what is told of its tokens."""
         self.pieces.append(text)
-        yield self.place.event("response.output_text.delta", content_index=0, delta=text, logprobs=[])
+        self.logprobs.extend(logprobs)
+        yield self.place.event("response.output_text.delta", content_index=0, delta=text, logprobs=list(logprobs))
 
     def closing(self) -> Iterator[EventOf]:
         """Yield the whole text and the end of the part."""
         text = "".join(self.pieces)
-        yield self.place.event("response.output_text.done", content_index=0, text=text, logprobs=[])
-        yield self.place.event("response.content_part.done", content_index=0, part=self._part(text))
+        part = self._part(text, self.logprobs)
+        yield self.place.event("response.output_text.done", content_index=0, text=text, logprobs=self.logprobs)
+        yield self.place.event("response.content_part.done", content_index=0, part=part)
 
     def is_whole(self) -> bool:
         """Text that was cut off is not whole."""
@@ -136,7 +139,7 @@ class Message:
 
     def json(self, status: Status) -> Json:
         """Return the item."""
-        content = [self._part("".join(self.pieces))] if status != "in_progress" else []
+        content = [self._part("".join(self.pieces), self.logprobs)] if status != "in_progress" else []
         return {
             "id": self.place.item_id,
             "type": "message",
@@ -145,8 +148,8 @@ class Message:
             "content": content,
         }
 
-    def _part(self, text: str) -> Json:
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    def _part(self, text: str, logprobs: Sequence[Json]) -> Json:
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
 @frozen

@@ -81,7 +81,7 @@ class GenerateBody(PlacementFields):
     stream: bool = False
     return_prompt_token_ids: bool = False
     require_reasoning: bool = False
-    max_thinking_tokens: int | None = None
+    max_thinking_tokens: int | None = field(default=None, metadata=shown(needs="structured_outputs"))
 
 
 def parse(call: Call, model: ModelSettings) -> Parsed:

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import attrs
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from stages.errors import InvalidRequest
 from stages.ingress.dialects.common import MAX_CHOICES, MAX_STOP_STRINGS, make_sampling, read_stop_patterns
 from stages.ingress.dialects.constraints import biases, key_id, need
-from stages.ingress.dialects.fields import INT64_MAX, INT64_MIN, FieldError, Unsigned, read
+from stages.ingress.dialects.fields import INT64_MAX, INT64_MIN, FieldError, Unsigned, read, shown
 from stages.ingress.dialects.grammars import json_text
 from stages.messages import Ask, Limits, Penalties, Sampling, TextGrammar
 from stages.settings import ModelSettings
@@ -51,23 +51,23 @@ class WireSampling:
     top_p: float = 1.0
     top_k: int = -1
     min_p: float = 0.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repetition_penalty: float = 1.0
+    frequency_penalty: float = field(default=0.0, metadata=shown(needs="penalties"))
+    presence_penalty: float = field(default=0.0, metadata=shown(needs="penalties"))
+    repetition_penalty: float = field(default=1.0, metadata=shown(needs="penalties"))
     min_new_tokens: int = 0
     n: Unsigned = ONE
-    json_schema: str | None = None
-    regex: str | None = None
-    ebnf: str | None = None
-    structural_tag: str | None = None
+    json_schema: str | None = field(default=None, metadata=shown(needs="structured_outputs"))
+    regex: str | None = field(default=None, metadata=shown(needs="structured_outputs"))
+    ebnf: str | None = field(default=None, metadata=shown(needs="structured_outputs"))
+    structural_tag: str | None = field(default=None, metadata=shown(needs="structured_outputs"))
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     no_stop_trim: bool = False
     stream_interval: Unsigned | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[str, float] | None = field(default=None, metadata=shown(needs="penalties"))
     sampling_seed: Any = None
-    custom_params: dict[str, Any] | None = None
+    custom_params: dict[str, Any] | None = field(default=None, metadata=shown(needs="structured_outputs"))
     beam_width: Unsigned | None = None
     watermark: Any = None
     choice: Any = None

@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from stages.channels import open_mailbox
 from stages.detokenizer.choice import Choice, Decoding
-from stages.detokenizer.parsers.loading import load_reasoning_parser, load_tool_parser, tag_ids
+from stages.detokenizer.parsers.loading import load_id_reasoning_parser, load_id_tool_parser, tag_ids
 from stages.detokenizer.vocabulary import Vocabulary, vocabulary_of
 from stages.messages import (
     ChoiceKey,
@@ -42,7 +42,9 @@ def vocabulary() -> Vocabulary:
 
 @cache
 def decoding() -> Decoding:
-    reasoning, tools = load_reasoning_parser("glm45"), load_tool_parser("glm47")
+    reasoning, tools = load_id_reasoning_parser("glm45"), load_id_tool_parser("glm47")
+    assert reasoning is not None
+    assert tools is not None
     return Decoding(vocabulary(), (reasoning, tag_ids(reasoning, vocabulary())), (tools, tag_ids(tools, vocabulary())))
 
 

@@ -120,3 +120,17 @@ def test_json_of_an_allowed_type_is_kept_as_it_is(value: Any) -> None:
 @given(text, text)
 def test_text_escaped_in_pieces_is_the_text_escaped_whole(one: str, two: str) -> None:
     assert json.loads(f'"{json_characters(one)}{json_characters(two)}"') == one + two
+
+
+@pytest.mark.parametrize("kind", [{}, [{}], [[]], 3, ["string", {}]])
+def test_a_reference_to_what_is_no_type_leaves_the_parameter_open_or_at_the_types_that_are(kind: object) -> None:
+    root = {"elsewhere": {"type": kind}, "properties": {"a": {"$ref": "#/elsewhere"}}}
+    assert parameter_kinds(root, "a") == (frozenset({"string"}) if kind == ["string", {}] else None)
+
+
+@pytest.mark.parametrize("word", ["anyOf", "oneOf", "allOf"])
+def test_a_schema_that_refers_to_itself_many_times_is_read_in_no_more_than_its_size(word: str) -> None:
+    # Looked at anew each time, these would be 20 ** 16 looks.
+    itself = [{"$ref": "#"}] * 20
+    assert parameter_kinds({word: itself, "properties": {"a": {"type": "string"}}}, "a") == frozenset({"string"})
+    assert parameter_kinds({"properties": {"a": {word: [{"$ref": "#/properties/a"}] * 20}}}, "a") is None

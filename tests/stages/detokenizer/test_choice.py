@@ -405,6 +405,16 @@ def test_logprobs_carry_exact_bytes_and_the_asked_number_of_alternatives() -> No
     ]
 
 
+@pytest.mark.parametrize("num_steps", [1, 100])
+def test_logprobs_say_which_tokens_went_to_the_visible_answer(num_steps: int) -> None:
+    call = "<tool_call>f<arg_key>s</arg_key><arg_value>a</arg_value></tool_call>"
+    token_ids = ids(f"<think>a</think>b.{call}.a<|user|>")
+    sent = submit(WITH_TOOLS, logprobs=True)
+    result = run(sent, singly(token_ids) if num_steps > 1 else [token_ids])
+    assert len(result.logprobs) == len(token_ids)
+    assert [entry.token_bytes for entry in result.logprobs if entry.is_visible] == [b"b", b".", b".", b"a"]
+
+
 def test_logprobs_come_only_when_asked_for() -> None:
     assert run(submit(), [ids("a b")]).logprobs == ()
     assert all(entry.top == () for entry in run(submit(logprobs=True), [ids("a b")]).logprobs)

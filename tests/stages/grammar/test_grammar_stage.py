@@ -12,8 +12,9 @@ import pytest
 import trio
 from attrs import define, evolve
 
-from stages.errors import CheckpointError, InvalidRequest, StartupError
+from stages.errors import CheckpointError, EngineFailure, InvalidRequest, StartupError
 from stages.grammar import engines as engines_module
+from stages.grammar import process as process_module
 from stages.grammar.engines import check_available, open_engines
 from stages.grammar.pool import Breach, CompiledGrammar
 from stages.grammar.process import Worker
@@ -37,7 +38,8 @@ from tests.stages.grammar.small import EOS, VOCAB_SIZE, allowed_ids
 pytestmark = pytest.mark.slow
 
 # A grammar whose compile takes longer than anybody waits.
-ENDLESS = TextGrammar("ebnf", 'root ::= ((((("a"{1,100} "b"){1,100} "c"){1,100} "d"){1,100} "e"){1,100} "f"){1,100}')
+RULES = "".join(f'r{n} ::= "a" r{n + 1} | "b"\n' for n in range(20_000))
+ENDLESS = TextGrammar("ebnf", f'root ::= r0\n{RULES}r20000 ::= "c"')
 JSON = TextGrammar("json_schema", json.dumps({"type": "object", "properties": {"n": {"const": 7}}, "required": ["n"]}))
 
 
@@ -118,7 +120,8 @@ def open_files(pid: int) -> list[str]:
 
 
 def children() -> list[str]:
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    """Every child of this process, whichever of its threads has started it."""
+    return sorted(pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split())
 
 
 @asynccontextmanager
@@ -149,6 +152,18 @@ async def test_a_worker_inherits_no_file_and_no_terminal_signal(tmp_path: Path) 
             assert process is not None
             assert not [name for name in open_files(process.pid) if name.startswith("socket:")]
             assert os.getsid(process.pid) == process.pid
+
+
+async def test_a_worker_that_cannot_start_fails_its_compile_and_not_the_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(tmp_path)
+    engines = open_engines(settings.tokenizer_path, settings.vocab_size, settings.eos_token_ids)
+    worker = Worker(settings, engines, trio.CapacityLimiter(1))
+    for command in (("/nowhere/python",), ("/bin/false",)):
+        monkeypatch.setattr(process_module, "COMMAND", command)
+        with trio.fail_after(60), pytest.raises(EngineFailure, match="a grammar worker did not start"):
+            await worker.compile(TextGrammar("regex", "a"))
 
 
 async def test_a_worker_that_dies_between_compiles_is_replaced(tmp_path: Path) -> None:

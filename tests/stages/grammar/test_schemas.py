@@ -1,14 +1,15 @@
 """Which schemas are followed, by whom, and what the others are told."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from stages.errors import InvalidRequest
-from stages.grammar.schemas import followed, is_plain, read_schema
+from stages.grammar.schemas import FOLLOWED, UNFOLLOWED, followed, is_plain, read_schema
 from stages.grammar.sources import constraint_source
-from stages.messages import TextGrammar
+from stages.messages import TextGrammar, Tool, ToolGrammar
 from tests.stages.grammar.small import accepts, engines
 
 CLOSED = {"additionalProperties": False}
@@ -33,6 +34,15 @@ def source_of(schema: Any, **options: Any) -> Any:
         ({"enum": []}, "#/enum: it must be a list of 1 to 10000 values"),
         ({"enum": list(range(10_001))}, "#/enum"),
         ({"properties": {"a": 3}}, "#/properties/a: a schema is an object or a boolean"),
+        ({"anyOf": True}, "#/anyOf: it must be a list of schemas"),
+        ({"items": {"oneOf": {"a": 1}}}, "#/items/oneOf: it must be a list of schemas"),
+        ({"allOf": 5}, "#/allOf: it must be a list of schemas"),
+        ({"type": "object", "required": None, **CLOSED}, "#/required: it must be a list of strings"),
+        ({"type": "object", "required": [{}], **CLOSED}, "#/required: it must be a list of strings"),
+        ({"type": "object", "required": [1, [2]], **CLOSED}, "#/required: it must be a list of strings"),
+        ({"type": "string", "format": []}, "#/format: it must be a string"),
+        ({"format": {}}, "#/format: it must be a string"),
+        (False, "the schema false allows nothing"),
         ({"minProperties": 2}, "#/minProperties: more than 1 is not supported"),
     ],
 )
@@ -42,6 +52,21 @@ def test_what_cannot_be_followed_is_refused_with_its_keyword_and_place(schema: A
     assert caught.value.message.startswith("Failed to compile json grammar: ")
     assert told in caught.value.message
     assert caught.value.param == "json_schema"
+
+
+JUNK: list[Any] = [None, True, 0, 1.5, "", "x", [], {}, [None], [[]], [{}], ["x"], {"a": None}, {"a": []}, {"": {}}]
+
+
+@pytest.mark.parametrize("keyword", sorted(FOLLOWED | UNFOLLOWED))
+@pytest.mark.parametrize("kind", ["object", "string", "array", "integer", None])
+def test_a_schema_is_read_or_refused_whatever_a_keyword_is_given(keyword: str, kind: str | None) -> None:
+    for value in JUNK:
+        schema = {"type": kind, **CLOSED, keyword: value} if kind else {keyword: value}
+        for whole in (schema, {"anyOf": [schema, {"type": "null"}]}, {"type": "object", "properties": {"a": schema}}):
+            with suppress(InvalidRequest):
+                source_of(whole)
+            loose = Tool("f", {"name": "f"}, {"type": "object", "properties": {"a": whole}})
+            constraint_source(ToolGrammar((loose,), True, ("f",)), engines().tokens)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "3"])

@@ -7,9 +7,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from stages.detokenizer.parsers.loading import load_tool_parser, tag_ids
+from stages.detokenizer.parsers.loading import load_id_tool_parser, tag_ids
 from stages.errors import InvalidRequest
 from stages.grammar.sources import constraint_source
+from stages.grammar.worker import compiled_source
 from stages.messages import Tool, ToolGrammar
 from tests.small_tokenizer import tag
 from tests.stages.grammar.small import accepts, begin, engines, next_ids, random_walk
@@ -50,7 +51,8 @@ def call(name: str, **arguments: str) -> str:
 
 def parsed(walked: list[int], *tools: Tool) -> list[tuple[str, Any]]:
     """What the server's own parser makes of generated ids."""
-    parser = load_tool_parser("glm47")
+    parser = load_id_tool_parser("glm47")
+    assert parser is not None
     state = parser.make(tag_ids(parser, engines().vocabulary), tools)
     calls: dict[int, tuple[str, str]] = {}
     for token_id in walked:
@@ -122,7 +124,7 @@ def test_a_strict_tool_that_cannot_be_followed_is_refused_and_a_loose_one_is_fol
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
         source(tool("go"), tool("f", parameters, strict=True))
-    assert str(caught.value.param).startswith("tools[1].function.parameters")
+    assert str(caught.value.param).startswith("tools.1.function.parameters")
     assert accepts(source(tool("f", parameters)), call("f", a="1"))
 
 
@@ -130,6 +132,40 @@ def test_a_loose_property_keeps_its_type_where_its_schema_cannot_be_followed() -
     grammar = source(tool("f", {"properties": {"a": {"type": "array", "uniqueItems": True}}, "required": ["a"]}))
     assert accepts(grammar, call("f", a="[1, 1]"))
     assert not accepts(grammar, call("f", a="1"))
+
+
+@pytest.mark.parametrize("lengths", [{"minLength": "x"}, {"maxLength": []}, {"minLength": -1.5}])
+def test_a_string_argument_of_listed_values_and_lengths_that_are_none_is_left_open(lengths: dict[str, Any]) -> None:
+    schema = {"type": "string", "enum": ["a"], **lengths}
+    grammar = source(tool("f", {"properties": {"a": schema}, "required": ["a"]}))
+    assert accepts(grammar, call("f", a="b"))
+
+
+# Python's `re` would take the pattern; llguidance refuses it only once it compiles.
+LOOK_AROUND = {
+    "type": "object",
+    "properties": {
+        "names": {"type": "array", "items": {"type": "string", "pattern": "(?!a)b"}},
+        "days": {"type": "integer"},
+    },
+    "required": ["names", "days"],
+}
+
+
+def test_what_only_an_engine_refuses_in_a_loose_tool_is_left_at_its_types_and_the_rest_is_kept() -> None:
+    grammar = ToolGrammar((tool("go"), tool("f", LOOK_AROUND)), True, ("go", "f"))
+    followed, _ = compiled_source(grammar, engines())
+    assert accepts(followed, call("f", names='["x"]', days="1"))
+    assert accepts(followed, call("go"))
+    assert not accepts(followed, call("f", names="3", days="1"))
+    assert not accepts(followed, call("f", names='["x"]', days='"1"'))
+
+
+def test_what_only_an_engine_refuses_in_a_strict_tool_is_refused_by_tool_and_argument() -> None:
+    grammar = ToolGrammar((tool("go"), tool("f", LOOK_AROUND, strict=True)), True, ("go", "f"))
+    with pytest.raises(InvalidRequest, match=r"Tool f, argument names: .*look-around") as caught:
+        compiled_source(grammar, engines())
+    assert caught.value.param == "tools.1.function.parameters.properties.names"
 
 
 def test_a_tool_that_need_not_be_called_is_held_to_its_schema_only_when_strict() -> None:

@@ -30,7 +30,8 @@ REFUSALS = ("not supported", "requires the server", "is not allowed", "is not a 
 TYPES = {"null", "boolean", "integer", "number", "string", "array", "object"}
 KEYWORDS = {
     "$ref", "additionalProperties", "anyOf", "default", "description", "enum", "examples", "items", "maxItems",
-    "maxLength", "maximum", "minItems", "minLength", "minimum", "properties", "required", "type", "x-not-served",
+    "maxLength", "maximum", "minItems", "minLength", "minimum", "properties", "required", "type", "x-needs-flag",
+    "x-not-served",
 }  # fmt: skip
 
 

@@ -70,6 +70,64 @@ def test_a_field_marked_as_not_served_is_refused_by_name_but_for_the_values_it_m
             assert all(error is None or error.status == 400 for error in refused)
 
 
+# A value of each field that a flag serves which asks for something.
+ASKING: dict[str, Any] = {
+    **dict.fromkeys(("frequency_penalty", "presence_penalty", "repetition_penalty", "repeat_penalty"), 0.5),
+    **dict.fromkeys(("guided_json", "json_schema", "structural_tag", "guided_grammar", "ebnf", "regex"), "{}"),
+    "response_format": {"type": "json_object"},
+    "text.format": {"type": "json_object"},
+    "output_config.format": {"type": "json_schema", "schema": {}},
+    "output_format": {"type": "json_schema", "schema": {}},
+    "format": "json",
+    "guided_choice": ["a"],
+    "guided_regex": "a",
+    "guided_json_object": True,
+    "structured_outputs": {"regex": "a"},
+    "logit_bias": {"1": 1},
+    "allowed_token_ids": [1],
+    "thinking_token_budget": 1,
+    "max_thinking_tokens": 1,
+    "custom_params": {"thinking_budget": 1},
+}
+LAUNCHED = "requires the server to be launched with "
+
+
+@on_every_body
+def test_a_field_marked_with_a_flag_is_refused_without_it(path: str, dialect: Dialect, schema: dict[str, Any]) -> None:
+    (body, *_) = smallest_bodies(schema)
+    for prefix, known in nested_properties(schema):
+        for name, one in known.items():
+            if "x-needs-flag" not in one:
+                continue
+            asking = ASKING.get(f"{prefix}.{name}" if prefix else name, ASKING.get(name))
+            given_ = {name: asking} if prefix == "" else {prefix: {name: asking}}
+            if name == "tool_choice":
+                given_ = forcing(path)
+            error = refusal(dialect, path, {**body, **given_})
+            assert error is not None, (prefix, name)
+            assert error.message.endswith(f"{LAUNCHED}{one['x-needs-flag']}."), (name, error.message)
+            assert name in (error.param or "")
+
+
+def forcing(path: str) -> dict[str, Any]:
+    """A tool that must be called, in the form of a path's dialect."""
+    if path.startswith("/v1/messages"):
+        return {"tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": {"type": "any"}}
+    tool = {"type": "function", "name": "f", "function": {"name": "f"}}
+    return {"tools": [tool], "tool_choice": "required"}
+
+
+def is_marked(schema: dict[str, Any], param: str, flag: str) -> bool:
+    """Whether the field, or one it stands in, is marked with the flag."""
+    first, *rest = param.split(".")
+    return any(
+        one.get("x-needs-flag") == flag
+        for prefix, known in nested_properties(schema)
+        for name, one in known.items()
+        if (prefix, name) == ("", first) or (rest and (prefix, name) == (first, rest[0]))
+    )
+
+
 def nested_properties(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "", schema["properties"]
     for name, one in schema["properties"].items():
@@ -103,6 +161,8 @@ def test_a_body_of_the_schema_is_understood_or_refused_in_the_shape_the_document
     assert conforms(body, schema)
     error = refusal(dialect, path, body)
     if error is not None:
+        if LAUNCHED in error.message:
+            assert is_marked(schema, error.param or "", error.message.partition(LAUNCHED)[2].rstrip(".")), error
         told = DOCUMENT["paths"][path]["post"]["responses"][str(error.status)]["content"]["application/json"]
         shape = orjson.loads(orjson.dumps(dialect.error(error, error.status, "r")))
         assert conforms(shape, told["schema"]), shape

@@ -135,3 +135,19 @@ async def test_a_rank_that_is_no_integer_is_refused_by_name(rank: str) -> None:
         assert (reply.status, "dp_rank" in reply.json["error"]["message"]) == (400, True)
         assert len(reply.body) < 500
         assert (await client.get("/v1/loads?dp_rank=-1")).json["loads"] == []
+
+
+@pytest.mark.parametrize("host", ["x", "a b", "exa<mple", "[::1", "x:y", "x:99999999", "\u00ff", "a/b"])
+async def test_a_route_answers_past_the_web_frameworks_dispatch_as_through_it(host: str) -> None:
+    async with serving(counting(2, 0)) as server:
+        answers = []
+        for path in ("/generate", "/generate/"):
+            async with connected(server.port) as client:
+                data = orjson.dumps({"text": "hi", "sampling_params": {"temperature": -1}})
+                head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
+                head += f"x-request-id: r\r\ncontent-length: {len(data)}\r\nconnection: close\r\n\r\n"
+                await client.send(head.encode("latin-1") + data)
+                told = await client.to_end()
+                answers.append([line for line in told.split(b"\r\n") if not line.startswith(b"date:")])
+        assert answers[0] == answers[1]
+        assert answers[0]

@@ -132,6 +132,20 @@ def test_what_is_counted_is_what_came(
         assert adjusting.bias[place] == bias.get(token_id, 0.0)
 
 
+@pytest.mark.parametrize("bias", [1e308, -1e308, 3.5e38])
+def test_no_bias_is_infinite_however_large_it_was_asked_for(bias: float):
+    adjusting = adjusting_of(submit("a", PROMPT, logit_bias=((3, bias), (3, bias))))
+    assert adjusting is not None
+    assert adjusting.bias[0] == np.float32(1e30 if bias > 0 else -1e30)
+
+
+def test_logits_are_never_divided_by_a_penalty_that_rounds_to_zero():
+    steps = bench().run(submit("a", PROMPT, penalties=Penalties(repetition=1e-300)))
+    adjusts = [step.edits.adjust for step in steps if step.edits is not None and step.edits.adjust is not None]
+    assert adjusts
+    assert all((adjust.repetition > 1e-7).all() for adjust in adjusts)
+
+
 def test_a_bias_named_twice_is_added_up():
     adjusting = adjusting_of(submit("a", PROMPT, logit_bias=((3, 1.0), (3, 0.5))))
     assert adjusting is not None

@@ -1,1 +1,1 @@
-"""Reasoning parsers, one file each."""
+"""Reasoning parsers that read text, one file each."""

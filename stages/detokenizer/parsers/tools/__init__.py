@@ -1,1 +1,1 @@
-"""Tool-call parsers, one file each."""
+"""Tool-call parsers that read text, one file each."""

@@ -46,6 +46,7 @@ class Reader:
     item: Any = None
     stem: str = ""
     text: str | None = None
+    logprobs: list[Any] = field(factory=list)
     part_is_open: bool = False
 
     def take(self, event: Any) -> None:
@@ -79,7 +80,7 @@ class Reader:
         kind = self.item["type"]
         assert self.item.get(WHOLE[kind], "") == ""
         assert self.item.get("content", []) == self.item.get("summary", []) == []
-        self.stem, self.text, self.part_is_open = STEMS[kind], None, False
+        self.stem, self.text, self.logprobs, self.part_is_open = STEMS[kind], None, [], False
 
     def _inside(self, kind: str, event: Any) -> None:
         assert self.item is not None
@@ -96,13 +97,16 @@ class Reader:
             assert self.part_is_open == has_parts
             assert event["delta"]
             self.text = (self.text or "") + event["delta"]
+            self.logprobs += event.get("logprobs", ())
         elif kind == f"{self.stem}.done":
             assert self.part_is_open == has_parts
             assert event[WHOLE[self.item["type"]]] == (self.text or "")
+            assert event.get("logprobs", []) == self.logprobs
         else:
             assert kind in ("response.content_part.done", "response.reasoning_summary_part.done")
             assert self.last == f"{self.stem}.done"
             assert event["part"]["text"] == self.text
+            assert event["part"].get("logprobs", []) == self.logprobs
             self.part_is_open = False
         if has_parts:
             index = "summary_index" if self.stem == "response.reasoning_summary_text" else "content_index"
@@ -118,6 +122,8 @@ class Reader:
         for name in ("id", "type", "call_id", "name"):
             assert item.get(name) == self.item.get(name)
         assert text_of(item) == (self.text or "")
+        if item["type"] == "message":
+            assert item["content"][0]["logprobs"] == self.logprobs
         self.output.append(item)
         self.item = None
 

@@ -128,6 +128,14 @@ def test_thinking_is_read_as_in_every_dialect(more: dict[str, Any], template: di
     assert chat(more).template == template
 
 
+def test_logprobs_of_the_text_are_asked_for_by_include() -> None:
+    wanted = ask({"include": ["message.output_text.logprobs"]})
+    assert (wanted.logprobs, wanted.num_top_logprobs) == (True, 0)
+    best = ask({"include": ["x", "message.output_text.logprobs"], "top_logprobs": 20})
+    assert (best.logprobs, best.num_top_logprobs) == (True, 20)
+    assert not ask({"top_logprobs": 0}).logprobs
+
+
 @pytest.mark.parametrize("name", ["request_id", "rid"])
 def test_a_clients_own_id_names_the_response_as_it_stands(name: str) -> None:
     assert ask({name: "mine"}).request_id == "mine"
@@ -143,7 +151,11 @@ def test_a_clients_own_id_names_the_response_as_it_stands(name: str) -> None:
         ({"conversation": "conv_1"}, "conversation", "unsupported_parameter"),
         ({"conversation": {"id": "conv_1"}}, "conversation", "unsupported_parameter"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt", "unsupported_parameter"),
-        ({"top_logprobs": 1}, "top_logprobs", "unsupported_parameter"),
+        ({"top_logprobs": 1}, "top_logprobs", "invalid_value"),
+        ({"top_logprobs": 21, "include": ["message.output_text.logprobs"]}, "top_logprobs", "invalid_value"),
+        ({"top_logprobs": -1, "include": ["message.output_text.logprobs"]}, "top_logprobs", "invalid_value"),
+        ({"logprobs": True}, "logprobs", "unsupported_parameter"),
+        ({"bad_words": ["x"]}, "bad_words", "unsupported_parameter"),
         ({"n": 2}, "n", "unsupported_parameter"),
         ({"max_tokens": 5}, "max_tokens", "unsupported_parameter"),
         ({"max_completion_tokens": 5}, "max_completion_tokens", "unsupported_parameter"),
@@ -153,7 +165,6 @@ def test_a_clients_own_id_names_the_response_as_it_stands(name: str) -> None:
         ({"structured_outputs": {"regex": "a"}}, "structured_outputs.regex", "unsupported_parameter"),
         ({"prompt_logprobs": 1}, "prompt_logprobs", "unsupported_parameter"),
         ({"logprob_token_ids": [1]}, "logprob_token_ids", "unsupported_parameter"),
-        ({"include": ["message.output_text.logprobs"]}, "include", "unsupported_value"),
         ({"text": {"format": {"type": "json_object"}}}, "text.format", "unsupported_value"),
         ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}, "text.format", "unsupported_value"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type", "invalid_value"),
@@ -162,6 +173,7 @@ def test_a_clients_own_id_names_the_response_as_it_stands(name: str) -> None:
         ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
         ({"temperature": 3}, "temperature", "invalid_value"),
         ({"temperature": "1"}, "temperature", "invalid_value"),
+        ({"text": {"verbosity": "abort"}}, "text.verbosity", "invalid_value"),
         ({"reasoning": {"summary": "long"}}, "reasoning.summary", "invalid_value"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort", "invalid_value"),
         ({"reasoning": "high"}, "reasoning", "invalid_value"),

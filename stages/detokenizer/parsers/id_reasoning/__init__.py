@@ -1,0 +1,1 @@
+"""Reasoning parsers that read token ids, one file each."""

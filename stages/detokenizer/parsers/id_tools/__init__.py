@@ -1,0 +1,1 @@
+"""Tool-call parsers that read token ids, one file each."""

@@ -1,0 +1,5 @@
+"""Reasoning of Qwen3, between plain tags when it thinks. Core."""
+
+from stages.detokenizer.parsers.thinking import thinking_parser
+
+PARSER = thinking_parser("qwen3")

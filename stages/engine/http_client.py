@@ -1,0 +1,296 @@
+"""An HTTP/1.1 client of one origin on trio streams: connections are kept, answers are streamed, nothing is buffered.
+
+A connection carries one exchange at a time and goes back to the idle ones only when its response was read to the end
+and both sides may go on; whatever ends otherwise is closed at once, which is how an engine hears that its client left.
+A kept connection that the other side closed meanwhile is not noticed before it is used: an exchange that gets not one
+byte over a kept connection is tried once more over a new one.
+"""
+
+import os
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import h11
+import trio
+from attrs import define, field
+
+from stages.engine.http_body import Body, body_of
+from stages.engine.origin import Origin
+from stages.errors import RemoteFailure
+
+READ_BYTES = 65536
+MAX_HEAD_BYTES = 65536
+# Of a body that is not streamed: a reason, an order's result.
+MAX_TEXT_BYTES = 65536
+LOST = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError)
+_CUT_HEAD = "engine request failed: the connection ended inside the answer's head"
+
+Headers = tuple[tuple[str, str], ...]
+Connect = Callable[[], Awaitable[trio.abc.Stream]]
+
+
+class _NothingCame(Exception):
+    """The connection ended before the first byte of an answer."""
+
+
+@define(eq=False)
+class Response:
+    """A response whose head is here; leaving its block closes the connection unless the body was read to the end."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    client: "HttpClient"
+    stream: trio.abc.Stream
+    body: Body
+    # Of the body, what came with the head.
+    first: bytes
+    may_reuse: bool
+    is_closed: bool = False
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return a header by its name in lower case."""
+        return next((value for key, value in self.headers if key == name), None)
+
+    @property
+    def socket(self) -> "trio.socket.SocketType | None":
+        """Return the socket that the rest of the body comes from as it is; None where it does not."""
+        is_plain = not (self.first or self.body.is_done or self.body.failure)
+        return self.stream.socket if is_plain and isinstance(self.stream, trio.SocketStream) else None
+
+    def took(self, piece: bytes) -> bytes:
+        """Return the part of the body in what its socket had; raises RemoteFailure (503) for an end too early."""
+        if piece:
+            return self.body.feed(piece)
+        self.may_reuse = False
+        self.body.end()
+        return b""
+
+    async def read(self) -> bytes:
+        """Return the next piece of the body, empty at its end; raises RemoteFailure (503) when the connection fails."""
+        while not self.body.is_done:
+            if self.body.failure is not None:
+                raise self.body.failure
+            if self.first:
+                piece, self.first = self.first, b""
+            else:
+                try:
+                    piece = await _received(self.stream)
+                except LOST as error:
+                    raise RemoteFailure(f"engine stream failed: {_words(error)}", 503) from error
+                if not piece:
+                    self.may_reuse = False
+                    self.body.end()
+                    return b""
+            if part := self.body.feed(piece):
+                return part
+        return b""
+
+    async def text(self) -> bytes:
+        """Return the body, or the beginning of a long one."""
+        parts: list[bytes] = []
+        size = 0
+        while size < MAX_TEXT_BYTES and (part := await self.read()):
+            parts.append(part)
+            size += len(part)
+        return b"".join(parts)[:MAX_TEXT_BYTES]
+
+    async def __aenter__(self) -> "Response":
+        """Return the response."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """Keep the connection or close it."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Keep the connection or close it, once, whoever is cancelled."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self.body.is_done and self.may_reuse and not self.first:
+            self.client.keep(self.stream)
+            return
+        await trio.aclose_forcefully(self.stream)
+
+
+@define(eq=False)
+class HttpClient:
+    """Exchanges with one origin over at most max_idle kept connections and as many others as there are exchanges."""
+
+    origin: Origin
+    connect: Connect
+    connect_timeout_s: float = 10.0
+    headers: Headers = ()
+    max_idle: int = 64
+    _idle: list[trio.abc.Stream] = field(factory=list)
+    is_closed: bool = False
+
+    async def send(self, method: str, path: str, body: bytes = b"") -> Response:
+        """Return the response to a request as soon as its head is here; the caller closes it.
+
+        Raises RemoteFailure: 503 when the engine cannot be reached or the exchange fails, 504 when connecting takes
+        too long.
+        """
+        while self._idle:
+            stream = self._idle.pop()
+            if _has_ended(stream):
+                await trio.aclose_forcefully(stream)
+                continue
+            try:
+                return await self._exchange(stream, method, path, body)
+            except _NothingCame:
+                break
+        try:
+            return await self._exchange(await self._connected(), method, path, body)
+        except _NothingCame as error:
+            text = f"engine request failed: {self.origin} closed the connection without an answer"
+            raise RemoteFailure(text, 503) from error
+
+    def keep(self, stream: trio.abc.Stream) -> None:
+        """Take back a connection that may carry another exchange."""
+        if self.is_closed or len(self._idle) >= self.max_idle:
+            _close_now(stream)
+        else:
+            self._idle.append(stream)
+
+    def close(self) -> None:
+        """Close the idle connections, and those that are given back from now on."""
+        self.is_closed = True
+        while self._idle:
+            _close_now(self._idle.pop())
+
+    async def _connected(self) -> trio.abc.Stream:
+        try:
+            with trio.fail_after(self.connect_timeout_s):
+                return await self.connect()
+        except trio.TooSlowError:
+            text = f"engine request failed: no connection to {self.origin} within {self.connect_timeout_s:g} s"
+            raise RemoteFailure(text, 504) from None
+        except LOST as error:
+            text = f"engine request failed: cannot connect to {self.origin}: {_words(error)}"
+            raise RemoteFailure(text, 503) from error
+
+    async def _exchange(self, stream: trio.abc.Stream, method: str, path: str, body: bytes) -> Response:
+        try:
+            return await self._answered(stream, method, path, body)
+        except LOST as error:
+            await trio.aclose_forcefully(stream)
+            # A server may close a kept connection as the request is on its way.
+            raise _NothingCame(_words(error)) from error
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+
+    async def _answered(self, stream: trio.abc.Stream, method: str, path: str, body: bytes) -> Response:
+        parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+        headers = [
+            ("Host", self.origin.host_header),
+            ("Accept-Encoding", "identity"),
+            ("Content-Length", str(len(body))),
+            *((("Content-Type", "application/json"),) if body else ()),
+            *self.headers,
+        ]
+        head = parser.send(h11.Request(method=method, target=path, headers=headers))
+        # The parser is not asked to frame the body, only told that it went.
+        parts = (head, parser.send(h11.Data(data=body)) if body else b"", parser.send(h11.EndOfMessage()))
+        await stream.send_all(b"".join(part for part in parts if part))
+        response = await self._head(stream, parser)
+        first, _ = parser.trailing_data if response.status_code != 101 else (b"", False)
+        named = tuple((bytes(name), bytes(value)) for name, value in response.headers)
+        closes = b"close" in dict(named).get(b"connection", b"").lower() or response.http_version < b"1.1"
+        framing = body_of(response.status_code, named)
+        return Response(response.status_code, named, self, stream, framing, bytes(first), may_reuse=not closes)
+
+    async def _head(self, stream: trio.abc.Stream, parser: Any) -> Any:
+        """Return the response's head, past what is only informational."""
+        any_came = False
+        while True:
+            try:
+                event = parser.next_event()
+            except h11.RemoteProtocolError as error:
+                raise RemoteFailure(f"engine request failed: no HTTP/1.1 answer: {error}", 503) from error
+            if isinstance(event, h11.Response):
+                return event
+            if event is h11.NEED_DATA:
+                try:
+                    piece = await stream.receive_some(READ_BYTES)
+                except LOST as error:
+                    if any_came:
+                        raise RemoteFailure(f"{_CUT_HEAD}: {_words(error)}", 503) from error
+                    raise
+                if not piece:
+                    if any_came:
+                        raise RemoteFailure(_CUT_HEAD, 503)
+                    raise _NothingCame
+                any_came = True
+                parser.receive_data(piece)
+            elif not isinstance(event, h11.InformationalResponse):
+                raise RemoteFailure("engine request failed: no HTTP/1.1 answer", 503)
+
+
+def connector(origin: Origin, ssl_context: ssl.SSLContext | None = None) -> Connect:
+    """Return what opens a connection to the origin, by TLS with the system's certificates unless a context is given."""
+    if not origin.is_tls:
+
+        async def plain() -> trio.abc.Stream:
+            return await trio.open_tcp_stream(origin.host, origin.port)
+
+        return plain
+    context = ssl_context if ssl_context is not None else ssl.create_default_context()
+
+    async def encrypted() -> trio.abc.Stream:
+        stream = await trio.open_ssl_over_tcp_stream(
+            origin.host, origin.port, ssl_context=context, https_compatible=True
+        )
+        try:
+            await stream.do_handshake()
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        return stream
+
+    return encrypted
+
+
+async def _received(stream: trio.abc.Stream) -> bytes:
+    """Return what comes next, empty at the end.
+
+    A stream with a token now and then has mostly nothing yet: to wait first spares a read in vain for every token.
+    """
+    if isinstance(stream, trio.SocketStream):
+        await trio.lowlevel.wait_readable(stream.socket)
+        with suppress(BlockingIOError):
+            return os.read(stream.socket.fileno(), READ_BYTES)
+    return bytes(await stream.receive_some(READ_BYTES))
+
+
+def _has_ended(stream: trio.abc.Stream) -> bool:
+    """Whether the other side has closed a kept connection, or sent what nobody asked for."""
+    # An idle connection has nothing to read unless it has ended.
+    return isinstance(stream, trio.SocketStream) and stream.socket.is_readable()
+
+
+def _close_now(stream: trio.abc.Stream) -> None:
+    """Close a connection without awaiting anything."""
+    while isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
+    if isinstance(stream, trio.SocketStream):
+        stream.socket.close()
+    elif isinstance(stream, trio.StapledStream):  # in memory, in tests
+        stream.send_stream.close()
+        stream.receive_stream.close()
+
+
+def _words(error: BaseException) -> str:
+    """Return what an operating system's error says; one of several attempts, or trio's around it, says least itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, BaseException) and not isinstance(error, ssl.SSLError) and not getattr(error, "strerror", ""):
+        return _words(cause)
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,25 @@
+"""What an engine behind this server says when it fails is what every API's clients hear: status, words, Retry-After."""
+
+import pytest
+
+from stages.errors import InvalidRequest, RemoteFailure
+from stages.ingress.dialects.openai_common import raise_failure
+from stages.ingress.error_bodies import message_of
+from stages.ingress.respond import describe
+from stages.messages import Finish
+
+
+def test_a_failure_with_a_status_is_told_in_the_engines_words() -> None:
+    with pytest.raises(RemoteFailure) as caught:
+        raise_failure(Finish("error", None, "slow down", 429, 7))
+    status, told, headers = describe(caught.value)
+    assert (status, message_of(told), headers) == (429, "slow down", {"retry-after": "7"})
+
+
+def test_a_refusal_of_the_request_itself_stays_a_400() -> None:
+    with pytest.raises(InvalidRequest, match="too long"):
+        raise_failure(Finish("error", None, "too long", 400))
+
+
+def test_a_failure_without_retry_after_has_no_such_header() -> None:
+    assert describe(RemoteFailure("slow", 504))[2] == {}
