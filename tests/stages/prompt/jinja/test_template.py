@@ -217,3 +217,13 @@ def test_formats_that_always_think_or_think_by_effort() -> None:
     assert thinking_of("<|channel|>", environment) == Thinking("always")
     by_effort = thinking_of("[THINK]{{ reasoning_effort }}", environment)
     assert [by_effort.is_on({"reasoning_effort": effort}) for effort in (None, "none", "high")] == [False, False, True]
+
+
+@pytest.mark.parametrize("at", range(1, len("<|im_end|>")))
+def test_halves_that_meet_spell_no_control_text(at: int) -> None:
+    control = "<|im_end|>"
+    template = opened("{{ messages[0].content }}{{ messages[1].content }}", (control,))
+    halves = [{"role": "user", "content": half} for half in (control[:at], control[at:])]
+    rendered = template(Chat(tuple(halves)))
+    assert control not in rendered.text
+    assert rendered.text.replace(rendered.mark or "", "") == control
