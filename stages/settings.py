@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal
 
 from attrs import field, frozen
 
@@ -70,7 +70,25 @@ class PromptSettings:
     """Template and tokenizer."""
 
     tokenizer_path: str
-    template: str = "glm5"
+    # The name of a template of ours, or the checkpoint's own.
+    template: "str | TemplateSource" = "glm5"
+
+
+@frozen
+class TemplateSource:
+    """A chat template in Jinja; `texts` has "default", and "tool_use" where tools have one of their own.
+
+    Without texts chats are refused, `missing` says why. variables are the tokenizer's bos_token and its like,
+    defaults are switches that requests may set otherwise, stop ends every answer beside the request's own.
+    """
+
+    texts: Mapping[str, str]
+    missing: str = ""
+    variables: Mapping[str, Any] = field(factory=dict)
+    defaults: Mapping[str, Any] = field(factory=dict)
+    stop: tuple[str, ...] = ()
+    # Whether control tokens written in messages become control tokens, as engines' own templating has it.
+    trusts_special_tokens: bool = False
 
 
 @frozen

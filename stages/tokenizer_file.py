@@ -35,6 +35,18 @@ class TokenizerFile:
         """Return the id of every added token by its text."""
         return {token.text: token.token_id for token in self.added}
 
+    @property
+    def words(self) -> Mapping[str, int]:
+        """Return the model's own words and their ids."""
+        vocab = self.spec["model"]["vocab"]
+        # Unigram's is a list of pieces and scores.
+        return vocab if isinstance(vocab, dict) else {piece: index for index, (piece, _) in enumerate(vocab)}
+
+    @property
+    def is_byte_level(self) -> bool:
+        """Return whether its decoder is byte-level BPE's and nothing else."""
+        return uses_byte_level(self.spec.get("decoder"))
+
 
 def read_tokenizer_file(path: str) -> TokenizerFile:
     """Read a tokenizer.json, or the one in a folder; raises CheckpointError naming the file and what it lacks."""
@@ -53,8 +65,9 @@ def read_tokenizer_file(path: str) -> TokenizerFile:
         raise CheckpointError(f"cannot read {file}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{file} is not a whole tokenizer.json: {error!r}") from error
-    if not isinstance(vocab, dict) or not uses_byte_level(spec.get("decoder")):
-        raise CheckpointError(f"{file} is not a byte-level BPE tokenizer, the only kind served")
+    is_scored = isinstance(vocab, list) and all(isinstance(entry, list) and len(entry) == 2 for entry in vocab)
+    if not isinstance(vocab, dict) and not is_scored:
+        raise CheckpointError(f"{file}: the model's vocabulary is neither a table nor a list of scored pieces")
     return TokenizerFile(file, text, spec, added)
 
 

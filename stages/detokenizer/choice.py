@@ -87,6 +87,7 @@ class Choice:
         self.stopped = False
         self.num_kept = 0
         self._vocabulary = decoding.vocabulary
+        self._spell = decoding.vocabulary.spell_after(submit.prompt_ids)
         self._parts = decoding.text.make(submit) if decoding.text is not None else None
         self._hidden = decoding.vocabulary.special if form.skip_special_tokens else frozenset()
         if self._parts is not None:
@@ -152,7 +153,7 @@ class Choice:
         for number, token_id in enumerate(row.token_ids, start=1):
             self._num_taken = number - 1
             hidden = number == last and token_id == stop_id
-            piece = b"" if hidden or token_id in self._hidden else self._vocabulary.piece(token_id)
+            piece = b"" if hidden or token_id in self._hidden else self._spell(token_id)
             is_visible = self._take_id(token_id, piece)
             if self._logprobs:
                 self._are_visible.append(is_visible)

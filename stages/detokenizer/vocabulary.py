@@ -1,27 +1,37 @@
-"""The bytes of every token id, from a byte-level tokenizer.json.
+"""The bytes of every token id, from a tokenizer.json.
 
-A byte-level BPE writes each byte as one printable character; undone once at start, decoding is a look-up and a join,
-exact for every sequence of ids and a tenth of the library's time.
+Where a token's bytes do not depend on its neighbours they are worked out once at start: decoding is then a look-up and
+a join, exact for every sequence of ids and a tenth of the library's time. Other tokenizers are decoded by the library,
+over a window of the newest ids.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from attrs import frozen
+from attrs import define, field, frozen
 from tokenizers import Tokenizer
 
+from stages.detokenizer.spelling import spelling_of, strips_first_blank
 from stages.errors import CheckpointError
 from stages.tokenizer_file import TokenizerFile, read_tokenizer_file
 
 NUM_CHECKED = 2048
+# What a neighbour-sensitive decoder sees of the ids before: no decoder known looks further back.
+WINDOW_TOKENS = 8
 
 
 @frozen(eq=False)
 class Vocabulary:
-    """Bytes by id, the ids hidden as special, and added tokens' ids by their text; an id beyond it has no bytes."""
+    """Bytes by id, the ids hidden as special, and added tokens' ids by their text; an id beyond it has no bytes.
+
+    decode is the library's, where a token's bytes depend on its neighbours; pieces are then the tokens alone.
+    """
 
     pieces: tuple[bytes, ...]
     special: frozenset[int]
     added: Mapping[str, int]
+    decode: "Callable[[Sequence[int]], str] | None" = None
+    # Whether a whole text begins without its first token's blank.
+    strips_first_blank: bool = False
 
     def piece(self, token_id: int) -> bytes:
         """Return the exact bytes of one id, special ones included."""
@@ -31,51 +41,85 @@ class Vocabulary:
         """Return the text of a whole sequence of ids, special ones included unless they are to be skipped."""
         # A loop of its own, not a call of piece() for each: a sequence may hold a million ids.
         pieces, size, hidden = self.pieces, len(self.pieces), self.special if skip_special else frozenset()
+        if self.decode is not None:
+            return self.decode([token_id for token_id in token_ids if token_id not in hidden])
         shown = [pieces[token_id] for token_id in token_ids if token_id < size and token_id not in hidden]
-        return b"".join(shown).decode("utf-8", "replace")
+        data = b"".join(shown)
+        if self.strips_first_blank and data.startswith(b" "):
+            data = data[1:]
+        return data.decode("utf-8", "replace")
+
+    def spell_after(self, prompt_ids: Sequence[int]) -> Callable[[int], bytes]:
+        """Return what spells an answer's ids one by one, as they read behind this prompt."""
+        if self.decode is None:
+            return self.piece
+        return _Replayed(self.decode, list(prompt_ids[-WINDOW_TOKENS:])).take
+
+
+@define(eq=False)
+class _Replayed:
+    """Spells ids by decoding the newest of them again with each one more."""
+
+    _decode: "Callable[[Sequence[int]], str]"
+    _window: list[int]
+    _text: str = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._text = self._decode(self._window)
+
+    def take(self, token_id: int) -> bytes:
+        """Return what the text has grown by."""
+        self._window.append(token_id)
+        text = self._decode(self._window)
+        # A decoder may reach back, as to a blank before a full stop; what has been said stays said.
+        grown = text[len(self._text) :] if text.startswith(self._text) else text[_common(self._text, text) :]
+        if len(self._window) > 2 * WINDOW_TOKENS:
+            del self._window[:-WINDOW_TOKENS]
+            text = self._decode(self._window)
+        self._text = text
+        return grown.encode("utf-8", "replace")
+
+
+def _common(one: str, other: str) -> int:
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def open_vocabulary(path: str) -> Vocabulary:
-    """Build the Vocabulary of a tokenizer.json or its folder; raises CheckpointError when it is not byte-level."""
+    """Build the Vocabulary of a tokenizer.json or its folder; raises CheckpointError when it cannot be."""
     file = read_tokenizer_file(path)
-    vocabulary = vocabulary_of(file)
     try:
         tokenizer = Tokenizer.from_str(file.text)
     except Exception as error:  # the library raises bare Exception
         raise CheckpointError(f"cannot use {file.path}: {error}") from error
+    vocabulary = vocabulary_of(file, tokenizer)
     size = len(vocabulary.pieces)
     sample = [*range(0, size, 1 + size // NUM_CHECKED), *vocabulary.added.values()]
     sample = [token_id for token_id in sample if tokenizer.id_to_token(token_id) is not None]
+    if not file.is_byte_level:
+        # Sentencepiece's single bytes make characters only in the right company.
+        sample = [token_id for token_id in sample if vocabulary.piece(token_id).decode("utf-8", "ignore")]
     if tokenizer.decode(sample, skip_special_tokens=False) != vocabulary.text(sample):
-        raise CheckpointError(f"{file.path} does not decode as byte-level BPE, the only kind served")
+        raise CheckpointError(f"{file.path} does not decode as its decoder says")
     return vocabulary
 
 
-def vocabulary_of(file: TokenizerFile) -> Vocabulary:
-    """Return the Vocabulary of a tokenizer.json that is known to be byte-level."""
-    byte_of = {character: byte for byte, character in enumerate(byte_characters())}
-    words: Mapping[str, int] = file.spec["model"]["vocab"]
-    by_id = {token_id: _bytes(word, byte_of) for word, token_id in words.items()}
+def vocabulary_of(file: TokenizerFile, tokenizer: Tokenizer | None = None) -> Vocabulary:
+    """Return the Vocabulary of a tokenizer.json; one that is not spelled token by token needs its tokenizer."""
+    decoder = file.spec.get("decoder")
+    spell = spelling_of(decoder)
+    by_id = {token_id: spell(word) if spell is not None else word.encode() for word, token_id in file.words.items()}
     by_id.update({token.token_id: token.text.encode() for token in file.added})
+    decode: Callable[[Sequence[int]], str] | None = None
+    if spell is None:
+        library = tokenizer if tokenizer is not None else Tokenizer.from_str(file.text)
+
+        def decode(token_ids: Sequence[int]) -> str:
+            return library.decode(token_ids, skip_special_tokens=False)
+
     return Vocabulary(
         pieces=tuple(by_id.get(token_id, b"") for token_id in range(1 + max(by_id, default=-1))),
         special=frozenset(token.token_id for token in file.added if token.special),
         added=file.control_ids,
+        decode=decode,
+        strips_first_blank=spell is not None and strips_first_blank(decoder),
     )
-
-
-def _bytes(word: str, byte_of: Mapping[str, int]) -> bytes:
-    try:
-        return bytes([byte_of[character] for character in word])
-    except KeyError:
-        return word.encode()
-
-
-def byte_characters() -> tuple[str, ...]:
-    """Return the character byte-level BPE writes for each byte 0 to 255.
-
-    Printable Latin-1 stands for itself; the rest, in order, takes the characters from U+0100 on.
-    """
-    itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return tuple(chr(byte if byte in itself else next(others)) for byte in range(256))

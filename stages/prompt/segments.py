@@ -18,6 +18,18 @@ class Control:
     text: str
 
 
+@frozen
+class Marked:
+    """A whole prompt of a text template, whose added tokens are control tokens except where `mark` breaks them.
+
+    in_reasoning is whether generation begins inside the thinking block, None where the template does not say.
+    """
+
+    text: str
+    mark: str | None = None
+    in_reasoning: bool | None = None
+
+
 Segment = Control | str
 Template = Callable[[Chat], tuple[Segment, ...]]
 

@@ -6,6 +6,8 @@ no other.
 """
 
 import logging
+import time
+from collections.abc import Callable
 from functools import partial
 
 import trio
@@ -25,8 +27,9 @@ from stages.messages import (
     Work,
     WorkDone,
 )
+from stages.prompt.jinja.template import open_jinja
 from stages.prompt.parsing import parse_text
-from stages.prompt.segments import Segment, Template
+from stages.prompt.segments import Marked, Segment
 from stages.prompt.templates import load_template
 from stages.prompt.tokenizer import PromptTokenizer, open_prompt_tokenizer
 from stages.settings import PromptSettings
@@ -36,6 +39,7 @@ MAX_BATCH_PROMPTS = 16
 log = logging.getLogger(__name__)
 
 Answer = WorkDone | Exception
+Rendered = tuple[Segment, ...] | Marked
 
 
 async def run_prompt_stage(
@@ -86,7 +90,7 @@ def _reply(render: Render, answer: Answer) -> None:
 class Prompter:
     """Template and tokenizer together: what the worker thread runs."""
 
-    template: Template
+    template: Callable[[Chat], Rendered]
     tokenizer: PromptTokenizer
 
     def answers(self, prompts: "list[Work]") -> list[Answer]:
@@ -97,14 +101,14 @@ class Prompter:
         except Exception:  # one prompt the library chokes on must not take the others along
             return [self._encoded_alone(item) for item in prepared]
 
-    def _prepared(self, prompt: Work) -> "tuple[Segment, ...] | str | Answer":
+    def _prepared(self, prompt: Work) -> "Rendered | str | Answer":
         try:
             if isinstance(prompt, Chat):
-                segments = self.template(prompt)
-                for segment in segments:
+                rendered = self.template(prompt)
+                for segment in rendered if isinstance(rendered, tuple) else (rendered.text,):
                     if isinstance(segment, str):
                         _check_unicode(segment, "messages")
-                return segments
+                return rendered
             if isinstance(prompt, str):
                 _check_unicode(prompt, "prompt")
                 return prompt
@@ -122,20 +126,24 @@ class Prompter:
             log.exception("a prompt could not be rendered")
             return EngineFailure(f"a prompt could not be rendered: {error!r}")
 
-    def _encoded(self, prepared: "list[tuple[Segment, ...] | str | Answer]") -> list[Answer]:
+    def _encoded(self, prepared: "list[Rendered | str | Answer]") -> list[Answer]:
         texts = iter(self.tokenizer.encode_texts([item for item in prepared if isinstance(item, str)]))
         chats = iter(self.tokenizer.encode_segments([item for item in prepared if isinstance(item, tuple)]))
+        marked = [item for item in prepared if isinstance(item, Marked)]
+        text_templates = iter(self.tokenizer.encode_marked(marked) if marked else ())
         answers: list[Answer] = []
         for item in prepared:
             if isinstance(item, str):
                 answers.append(self._prompt(next(texts)))
             elif isinstance(item, tuple):
                 answers.append(self._prompt(next(chats)))
+            elif isinstance(item, Marked):
+                answers.append(Prompt(next(text_templates), item.in_reasoning))
             else:
                 answers.append(item)
         return answers
 
-    def _encoded_alone(self, item: "tuple[Segment, ...] | str | Answer") -> Answer:
+    def _encoded_alone(self, item: "Rendered | str | Answer") -> Answer:
         try:
             return self._encoded([item])[0]
         except Exception as error:
@@ -176,6 +184,9 @@ class Prompter:
 
 def open_prompter(settings: PromptSettings) -> Prompter:
     """Load template and tokenizer and check one against the other; raises StartupError."""
+    if not isinstance(settings.template, str):
+        tokenizer = open_prompt_tokenizer(settings.tokenizer_path)
+        return Prompter(open_jinja(settings.template, tokenizer.control_ids, time.monotonic), tokenizer)
     template, tokenizer = load_template(settings.template), open_prompt_tokenizer(settings.tokenizer_path)
     call = {"id": "1", "name": "f", "arguments": {"k": "v"}}
     turns: list[dict[str, object]] = [

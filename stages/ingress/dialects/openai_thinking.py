@@ -7,7 +7,7 @@ none turns thinking off, any other turns it on.
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import fields, frozen
 
 from stages.ingress.dialects.openai_common import invalid, read_body
 
@@ -33,12 +33,15 @@ class WireThinking:
 
 @frozen(kw_only=True)
 class WireKwargs:
-    """The template switches of chat_template_kwargs; the template ignores others, so they are ignored here."""
+    """The template switches of chat_template_kwargs that are checked; others go to the template as they are."""
 
     reasoning_effort: str | float | None = None
     enable_thinking: bool | None = None
     thinking: bool | None = None
     clear_thinking: bool | None = None
+
+
+CHECKED = frozenset(attribute.name for attribute in fields(WireKwargs))
 
 
 @frozen(kw_only=True)
@@ -54,7 +57,8 @@ class ThinkingBody:
 def read_template(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the template switches a body sets; raises InvalidRequest naming the field."""
     body = read_body(ThinkingBody, dict(raw))
-    switches: dict[str, Any] = {}
+    others = raw.get("chat_template_kwargs") if body.chat_template_kwargs is not None else None
+    switches: dict[str, Any] = {key: value for key, value in (others or {}).items() if key not in CHECKED}
     _read_thinking(switches, body.thinking)
     if body.reasoning is not None:
         if body.reasoning.enabled is not None:

@@ -134,7 +134,7 @@ def test_rid_names_answer_and_request_and_request_id_is_a_part_of_both() -> None
         ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
         ({"thinking": {"type": "enabled", "clear_thinking": True}}, {"enable_thinking": True, "clear_thinking": True}),
         ({"thinking": False}, {"enable_thinking": False}),
-        ({"chat_template_kwargs": {"enable_thinking": False, "x": 1}}, {"enable_thinking": False}),
+        ({"chat_template_kwargs": {"enable_thinking": False, "x": 1}}, {"enable_thinking": False, "x": 1}),
         ({"chat_template_kwargs": {"thinking": False}}, {"enable_thinking": False}),
         ({"chat_template_kwargs": {"clear_thinking": True}}, {"clear_thinking": True}),
         (

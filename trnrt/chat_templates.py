@@ -1,0 +1,158 @@
+"""Which chat template a model folder has, where there is no card of the model: files, spellings, built-in ones."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, frozen
+
+from stages.errors import CheckpointError, ConfigError
+from stages.settings import TemplateSource
+from trnrt.served import read_json
+
+TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+# Formats of which models' own encoders are programs, not templates; a checkpoint's Jinja of them is not what they read.
+NATIVE_ONLY = frozenset(("deepseek_v32", "deepseek_v3_2", "deepseek_v4", "kimi_k3", "inkling_mm_model"))
+
+
+@frozen
+class BuiltIn:
+    """A conversation format by its public name: its template, and what ends its answers."""
+
+    text: str
+    stop: tuple[str, ...] = ()
+
+
+_ONLY_THREE_ROLES = (
+    "{% if message.role not in ['system', 'user', 'assistant'] %}"
+    "{{ raise_exception('This format has no role ' ~ message.role ~ '.') }}{% endif %}"
+)
+BUILT_IN: Mapping[str, BuiltIn] = {
+    "chatml": BuiltIn(
+        "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
+        "{% for message in messages %}" + _ONLY_THREE_ROLES + "{{ '<|im_start|>' ~ message.role ~ '\n' ~"
+        " message.content ~ '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+        ("<|endoftext|>", "<|im_end|>"),
+    ),
+    "vicuna_v1.1": BuiltIn(
+        "{% set first = messages[0] %}"
+        "{{ first.content if first.role == 'system' else 'A chat between a curious user and an artificial intelligence"
+        " assistant. The assistant gives helpful, detailed, and polite answers to the user\\'s questions.' }}{{ ' ' }}"
+        "{% for message in messages %}" + _ONLY_THREE_ROLES + "{% if message.role == 'user' %}"
+        "{{ 'USER: ' ~ message.content ~ ' ' }}{% elif message.role == 'assistant' %}"
+        "{{ 'ASSISTANT: ' ~ message.content ~ '</s>' }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}ASSISTANT:{% endif %}",
+        ("</s>",),
+    ),
+}
+
+
+def choose_template(
+    folder: Path,
+    chat_template: str | None = None,
+    *,
+    model_type: str = "",
+    defaults: Mapping[str, Any] | None = None,
+    trusts_special_tokens: bool = False,
+) -> TemplateSource:
+    """Return the template that --chat-template names or the folder has; one without texts says why it has none.
+
+    Raises ConfigError for a --chat-template that cannot be had, CheckpointError naming a file that is not whole.
+    """
+    tokenizer_config = _optional(folder / "tokenizer_config.json")
+    source = evolve(
+        _given(chat_template) if chat_template is not None else _found(folder, tokenizer_config, model_type),
+        defaults=dict(defaults or {}),
+        trusts_special_tokens=trusts_special_tokens,
+    )
+    return evolve(source, variables=_tokens(folder, tokenizer_config))
+
+
+def _given(chat_template: str) -> TemplateSource:
+    if chat_template in BUILT_IN:
+        built_in = BUILT_IN[chat_template]
+        return TemplateSource({"default": built_in.text}, stop=built_in.stop)
+    path = Path(chat_template)
+    if not path.is_file():
+        known = ", ".join(sorted(BUILT_IN))
+        raise ConfigError(f"--chat-template: there is no file {path}, nor a built-in template of that name ({known})")
+    return TemplateSource(_of_file(path))
+
+
+def _found(folder: Path, tokenizer_config: Mapping[str, Any], model_type: str) -> TemplateSource:
+    if model_type in NATIVE_ONLY:
+        return TemplateSource({}, f"{model_type} has a format of its own, which is not built in; give --chat-template")
+    for name in ("chat_template.jinja", "chat_template.json"):
+        if (folder / name).is_file():
+            return TemplateSource(_of_file(folder / name) | _more(folder))
+    others = sorted(folder.glob("*.jinja"))
+    if len(others) == 1:
+        return TemplateSource(_of_file(others[0]))
+    texts = _texts(tokenizer_config.get("chat_template"), folder / "tokenizer_config.json")
+    if texts:
+        return TemplateSource(texts)
+    if others:
+        names = ", ".join(path.name for path in others)
+        return TemplateSource({}, f"it has several templates ({names}); give one with --chat-template")
+    return TemplateSource({}, "the model has no chat_template.jinja and tokenizer_config.json has no chat_template")
+
+
+def _more(folder: Path) -> dict[str, str]:
+    """Return the named templates that stand beside chat_template.jinja in a folder of their own."""
+    return {path.stem: _read(path) for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+
+
+def _of_file(path: Path) -> dict[str, str]:
+    text = _read(path)
+    if path.suffix != ".json":
+        return {"default": text}
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: is not JSON: {error}") from None
+    texts = _texts(value.get("chat_template") if isinstance(value, dict) else value, path)
+    if not texts:
+        raise CheckpointError(f"{path}: has no chat_template")
+    return texts
+
+
+def _texts(value: object, path: Path) -> dict[str, str]:
+    """Return the templates of a chat_template entry: a text, named texts as a list of either form, or a table."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {"default": value}
+    pairs: list[tuple[object, object]] = []
+    for entry in [value] if isinstance(value, dict) else value if isinstance(value, list) else [None]:
+        if not isinstance(entry, dict):
+            raise CheckpointError(f"{path}: chat_template is neither a text nor a list of named texts")
+        pairs += [(entry["name"], entry["template"])] if {"name", "template"} <= entry.keys() else entry.items()
+    texts = {str(name): text for name, text in pairs if isinstance(text, str)}
+    if len(texts) != len(pairs) or "default" not in texts:
+        raise CheckpointError(f"{path}: chat_template has no text named default, or one that is no text")
+    return texts
+
+
+def _tokens(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the special tokens' texts; an entry is the text, or an object that has it as its content."""
+    entries = {**_optional(folder / "special_tokens_map.json"), **tokenizer_config}
+    tokens = {}
+    for name in TOKENS:
+        entry = entries.get(name)
+        text = entry.get("content") if isinstance(entry, dict) else entry
+        if isinstance(text, str):
+            tokens[name] = text
+    return tokens
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from None
