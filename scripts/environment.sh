@@ -15,8 +15,9 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
   [ -x .venv/bin/python ] || "$python" -m venv .venv || { echo "python -m venv failed; install your system's python3-venv." >&2; exit 2; }
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$extras]" >&2 || exit 2
   echo "$wanted" > "$stamp"
-  # Whoever has the developer's tools has everything that serving needs.
-  [ "$extras" != "cpu,dev,grammar" ] || echo "$wanted" > .venv/.installed-cpu
+  # Whoever has more has what less needs.
+  case $extras in cpu,dev,grammar) less="cpu cpu,grammar" ;; cpu,grammar) less=cpu ;; *) less= ;; esac
+  for extra in $less; do echo "$wanted" > ".venv/.installed-$extra"; done
 fi
 # Spinning threads on shared cores collapse; tokenizers' own pool would take the cores that serve.
 export PATH="$PWD/.venv/bin:$PATH" OMP_WAIT_POLICY=PASSIVE TOKENIZERS_PARALLELISM=false
