@@ -22,13 +22,15 @@ PIECE_ITEMS = 4096
 WRITTEN_LEVELS = 6
 NUM_LOOKED_INTO = 16
 
-_STRING = rb'"[^"\\]{0,2048}+(?:\\.[^"\\]{0,2048}+){0,64}+"'
+# Only single characters are repeated possessively: of groups, Python before 3.11.5 makes matches that are none. What a
+# group may take back is bounded by its count.
+_STRING = rb'"[^"\\]{0,2048}+(?:\\.[^"\\]{0,2048}+){0,64}"'
 # A short container without containers in it is one token, and so are several with their commas, as in a list of
 # messages; so is a short string. A quote that begins none of these is one too.
-_FLAT = rb'[\[{][^\[\]{}"]{0,128}+(?:' + _STRING + rb'[^\[\]{}"]{0,128}+){0,16}+[\]}]'
-_FLATS = rb"(?:[ \t\n\r]*+" + _FLAT + rb"[ \t\n\r]*+,){1,32}+"
+_FLAT = rb'[\[{][^\[\]{}"]{0,128}+(?:' + _STRING + rb'[^\[\]{}"]{0,128}+){0,16}[\]}]'
+_FLATS = rb"(?:[ \t\n\r]*+" + _FLAT + rb"[ \t\n\r]*+,){1,32}"
 _TOKEN = re.compile(b"|".join((_FLATS, _FLAT, _STRING, rb'[\[\]{},"]')), re.DOTALL)
-_IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*', re.DOTALL)
 _STRUCTURE = re.compile(rb'[\[\]{}"]')
 _BLANKS = b" \t\n\r"
 _QUOTE, _COMMA, _BRACKET = b'",['
