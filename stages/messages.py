@@ -534,15 +534,14 @@ FinishKind = Literal["stop", "length", "content_filter", "abort", "error"]
 
 @frozen
 class Finish:
-    """Why a choice ended: matched is the stop token id or stop string, status the HTTP status of a refusal.
-
-    An error with a status is told in its own words, as an engine behind this server put them.
-    """
+    """Why a choice ended: matched is the stop token id or stop string, status the HTTP status of a refusal."""
 
     kind: FinishKind
     matched: int | str | None = None
     message: str | None = None
     status: int | None = None
+    # Of an engine behind this server: its clients read its words, as they would without us in between.
+    is_remote: bool = False
     retry_after_s: int | None = None
 
 

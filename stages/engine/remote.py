@@ -221,7 +221,7 @@ class RemoteEngine:
 
     def _fail(self, request: _Request, failure: RemoteFailure) -> None:
         """End every choice of a request that is still there with a failure."""
-        finish = Finish("error", None, failure.message, failure.status, failure.retry_after_s)
+        finish = Finish("error", None, failure.message, failure.status, True, failure.retry_after_s)
         choices = [*request.choices.values()]
         for choice in choices:
             self._leave(request, choice)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stages.errors import InvalidRequest, RemoteFailure
+from stages.errors import EngineFailure, InvalidRequest, RemoteFailure
 from stages.ingress.dialects.openai_common import raise_failure
 from stages.ingress.error_bodies import message_of
 from stages.ingress.respond import describe
@@ -11,9 +11,17 @@ from stages.messages import Finish
 
 def test_a_failure_with_a_status_is_told_in_the_engines_words() -> None:
     with pytest.raises(RemoteFailure) as caught:
-        raise_failure(Finish("error", None, "slow down", 429, 7))
+        raise_failure(Finish("error", None, "slow down", 429, is_remote=True, retry_after_s=7))
     status, told, headers = describe(caught.value)
     assert (status, message_of(told), headers) == (429, "slow down", {"retry-after": "7"})
+
+
+def test_a_failure_of_this_servers_own_engine_is_told_in_general_words() -> None:
+    with pytest.raises(EngineFailure) as caught:
+        raise_failure(Finish("error", None, "/secret", 500))
+    assert not isinstance(caught.value, RemoteFailure)
+    status, told, _ = describe(caught.value)
+    assert (status, "secret" in message_of(told)) == (500, False)
 
 
 def test_a_refusal_of_the_request_itself_stays_a_400() -> None:

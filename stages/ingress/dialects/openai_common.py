@@ -263,8 +263,9 @@ def raise_failure(finish: Finish) -> None:
         return
     if finish.status == HTTPStatus.BAD_REQUEST and finish.message:
         raise InvalidRequest(finish.message)
-    if finish.status is not None:
-        raise RemoteFailure(finish.message or "the engine failed", finish.status, finish.retry_after_s)
+    if finish.is_remote:
+        status = finish.status or int(HTTPStatus.INTERNAL_SERVER_ERROR)
+        raise RemoteFailure(finish.message or "the engine failed", status, finish.retry_after_s)
     raise EngineFailure(finish.message or "the engine failed")
 
 
