@@ -35,7 +35,9 @@ from stages.ingress.info import Info
 from stages.ingress.info_answers import RUNNING, info_answers
 from stages.ingress.openapi import document, rule_of
 from stages.ingress.respond import Serving, answer_lookup, describe, respond
+from stages.ingress.stats_routes import StatsFeed, encoded, read_limit
 from stages.ingress.wire import AsgiWire, Wire
+from stages.stats.stage import Stats, open_stats
 from stages.trail import Trail
 
 SANE_RANK = re.compile(r"-?[0-9]{1,18}")
@@ -166,14 +168,15 @@ class App(QuartTrio):
         return self.error_bodies.get(path.rstrip("/"), partial(general_error, path))
 
 
-def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info) -> App:
-    """Return the application that serves `dialects`, the info routes and the admin routes."""
+def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info, stats: Stats | None = None) -> App:
+    """Return the application that serves `dialects`, the info routes, the admin routes and statistics."""
     app = App(serving)
     for dialect in dialects:
         for route in dialect.routes:
             _add_generation_route(app, dialect, route)
     _add_info_routes(app, info)
     _add_admin_routes(app)
+    add_stats_routes(app, stats or open_stats())
     _add_document(app, dialects, info)
     app.register_error_handler(HTTPException, _on_http_exception)
     app.register_error_handler(Exception, _on_exception)
@@ -296,6 +299,29 @@ def _add_info_routes(app: App, info: Info) -> None:
     add(["/v1/loads", "/get_loads"], lambda: _loads(info))
     add(["/api/tags"], lambda: ollama.tags(info))
     add(["/api/version"], ollama.version)
+
+
+def add_stats_routes(app: App, stats: Stats) -> None:
+    """Add the routes of statistics."""
+    feed = StatsFeed(stats)
+
+    async def snapshot() -> Response:
+        return Response(encoded(stats.statistics(trio.current_time())), content_type=JSON)
+
+    async def stream(request: Request) -> Response | Answering:
+        try:
+            limit = read_limit(request.args.get("limit"))
+        except errors.RequestError as error:
+            return _refused(error, partial(general_error, request.path), _id_of(request))
+        return partial(feed.answer, app.serving, limit)
+
+    async def dispatched_stream() -> Response:
+        response = await stream(request)
+        return response if isinstance(response, Response) else GenerationResponse(response)
+
+    app.add_url_rule("/v1/stats", "info /v1/stats", snapshot, methods=["GET"])
+    app.add_url_rule("/v1/stats/stream", "info /v1/stats/stream", dispatched_stream, methods=["GET"])
+    app.generations["GET", "/v1/stats/stream"] = stream
 
 
 def _add_document(app: App, dialects: Sequence[Dialect], info: Info) -> None:

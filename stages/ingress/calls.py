@@ -21,6 +21,8 @@ class Calls:
     send: Callable[[RequestRecord], None] = _nowhere
     # In order of arrival.
     live: dict[Trail, None] = field(factory=dict)
+    # The most there ever were at once.
+    high_water: int = 0
 
     @contextmanager
     def recorded(self, trail: Trail) -> Iterator[None]:
@@ -29,6 +31,7 @@ class Calls:
         A block that is left by anything but its end was cut off: its client has gone.
         """
         self.live[trail] = None
+        self.high_water = max(self.high_water, len(self.live))
         is_complete = False
         try:
             yield
