@@ -98,10 +98,7 @@ async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
         grammar = await _compiled(ask, services)
     finally:
         is_aborted = services.rendering.pop(ask.request_id)
-    max_new_tokens = fit(ask, len(prompt.token_ids), services.model)
-    check_start(ask, len(prompt.token_ids))
-    mailbox, events = open_mailbox(max_new_tokens, ask.num_choices)
-    submits = tuple(_submits(ask, prompt, max_new_tokens, services.model, mailbox, grammar))
+    submits, mailbox, events = made_of(ask, prompt, grammar, services.model)
     if is_aborted:
         _end_unsubmitted(submits)
     else:
@@ -111,6 +108,16 @@ async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
     finally:
         services.engine.cancel(ask.request_id)
         events.close()
+
+
+def made_of(
+    ask: Ask, prompt: Prompt, grammar: Grammar | None, model: ModelSettings
+) -> "tuple[tuple[Submit, ...], Mailbox, trio.MemoryReceiveChannel[Event]]":
+    """Return an ask's choices as they are submitted, and both ends of their mailbox; raises RequestError."""
+    max_new_tokens = fit(ask, len(prompt.token_ids), model)
+    check_start(ask, len(prompt.token_ids))
+    mailbox, events = open_mailbox(max_new_tokens, ask.num_choices)
+    return tuple(_submits(ask, prompt, max_new_tokens, model, mailbox, grammar)), mailbox, events
 
 
 async def render(ask: Ask, services: Services) -> Prompt:
