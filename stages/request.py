@@ -24,6 +24,7 @@ from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, Priori
 from stages.mailbox import Mailbox
 from stages.messages import (
     Ask,
+    Chat,
     ChoiceKey,
     CompileGrammar,
     Constraint,
@@ -251,6 +252,7 @@ def _submits(
     seed = ask.sampling.seed if ask.sampling.seed is not None else secrets.randbits(62)
     wait_until_s = math.inf if model.queue_timeout_s is None else trio.current_time() + model.queue_timeout_s
     stop_token_ids = frozenset() if ask.limits.ignore_eos else ask.limits.stop_token_ids | model.eos_token_ids
+    stop = (*model.chat_stop, *ask.limits.stop) if isinstance(ask.prompt, Chat) else ask.limits.stop
     rules = _rules(ask, model, grammar)
     return [
         Submit(
@@ -261,7 +263,7 @@ def _submits(
             max_new_tokens=max_new_tokens,
             min_new_tokens=ask.limits.min_new_tokens,
             stop_token_ids=stop_token_ids,
-            stop=ask.limits.stop,
+            stop=stop,
             stop_regex=ask.limits.stop_regex,
             form=ask.form,
             in_reasoning=prompt.in_reasoning,
