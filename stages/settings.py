@@ -33,6 +33,7 @@ class IngressSettings:
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     ssl_keyfile_password: str | None = None
+    enable_metrics: bool = False
 
 
 @frozen

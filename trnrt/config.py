@@ -52,6 +52,7 @@ class HttpConfig:
     allowed_origins: str = setting("*", "http", "origins of web pages that may call, by commas; * is any")
 
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "logging", "least severe line to log")
+    enable_metrics: bool = setting(False, "logging", "serve Prometheus metrics at /metrics, without a key")
 
 
 @frozen(kw_only=True)
