@@ -33,6 +33,21 @@ class IngressSettings:
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     ssl_keyfile_password: str | None = None
+    # The share of calls without a trace that begin one; None where nothing is traced.
+    trace_sample_ratio: float | None = None
+
+
+@frozen
+class LogSettings:
+    """What is logged of calls at the start, beside what happens to the server; /configure_logging changes it later."""
+
+    requests: bool = False
+    # 0: counts and times; 1: sampling parameters too; 2: the beginnings and ends of texts; 3: everything.
+    requests_level: int = 0
+    requests_format: Literal["auto", "text", "json"] = "auto"
+    access: bool = False
+    # Whether access lines are written of health checks too.
+    access_health: bool = False
 
 
 @frozen

@@ -7,9 +7,12 @@ import sys
 from collections.abc import Sequence
 
 from stages.errors import StartupError
-from trnrt.config import load_config
+from stages.logs.handler import logging_to
+from trnrt.config import Config, load_config
 
 COMMANDS = ("serve", "compile", "simulate")
+
+log = logging.getLogger("trnrt")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,9 +31,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return run_simulate(args)
         config = load_config(args, os.environ)
-        logging.basicConfig(
-            level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-        )
+        with logging_to(sys.stderr, config.log_level, config.log_format):
+            return _run(command, config)
+    except StartupError as error:
+        print(f"trnrt: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(command: str, config: Config) -> int:
+    try:
         if command == "compile":
             from trnrt.compile import compile_all
 
@@ -38,11 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         from trnrt.serve import run_server
 
         return run_server(config)
-    except StartupError as error:
-        print(f"trnrt: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    except StartupError:
+        raise
+    except Exception:
+        log.critical("the process failed", exc_info=True)
+        return 1
 
 
 def _stop_starting(number: int, frame: object) -> None:

@@ -154,6 +154,31 @@ class Config:
     compile_cache_dir: str | None = setting(None, "device", "folder of compiled graphs; ~/.cache/trnrt when absent")
 
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "logging", "least severe line to log")
+    log_format: Literal["text", "json"] = setting("text", "logging", "form of log lines: for people, or JSON")
+    log_requests: bool = setting(False, "logging", "a line for every request as it ends")
+    log_requests_level: int = setting(
+        0,
+        "logging",
+        "0: counts and times; 1: sampling too; 2: texts, cut to 2,048 characters; 3: whole",
+        low=0,
+    )
+    log_requests_format: Literal["auto", "text", "json"] = setting(
+        "auto", "logging", "form of requests' lines; auto is --log-format"
+    )
+    access_log: bool = setting(False, "logging", "a line for every HTTP call as it ends, but for health checks")
+    access_log_health: bool = setting(False, "logging", "--access-log has health checks and /metrics too")
+    decode_log_interval: int = setting(
+        40, "logging", "decode steps between two lines about them; prefill steps have one each; 0: no such lines", low=0
+    )
+    otlp_endpoint: str | None = setting(
+        None,
+        "logging",
+        "OpenTelemetry collector to send traces to, OTLP over HTTP: http://HOST:4318; needs trnrt[otel]",
+        alias="otlp-traces-endpoint",
+    )
+    otlp_sample_ratio: float = setting(
+        1.0, "logging", "share of requests to trace, 0 to 1, of those that belong to no trace yet", low=0
+    )
 
     @property
     def penalty_tokens(self) -> tuple[int, ...]:
@@ -317,6 +342,10 @@ def _read_toml(path: str, fields: "Mapping[str, Attribute[Any]]") -> dict[str, A
 
 def _check(config: Config) -> None:
     _ = config.penalty_tokens
+    if config.log_requests_level > 3:
+        raise ConfigError(f"--log-requests-level: must be at most 3, got {config.log_requests_level}")
+    if config.otlp_sample_ratio > 1:
+        raise ConfigError(f"--otlp-sample-ratio: must be at most 1, got {config.otlp_sample_ratio:g}")
     if config.port > 65535:
         raise ConfigError(f"--port: must be at most 65535, got {config.port}")
     if config.chunked_prefill_size % 64:

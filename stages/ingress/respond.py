@@ -32,6 +32,7 @@ from stages.ingress.feed import Feed, admit, collect
 from stages.ingress.pieces import write_in_pieces
 from stages.ingress.sink import DirectFeed
 from stages.ingress.wire import JSON_HEADERS, SSE_HEADERS, Wire
+from stages.logs.switches import LogSwitches
 from stages.messages import Detokenized, Tokenized, WorkDone
 from stages.request import Services, look_up
 from stages.settings import IngressSettings
@@ -59,6 +60,7 @@ class Serving:
     aside: Aside = field(factory=Aside)
     cutoff: trio.Event = field(factory=trio.Event)
     failed: trio.Event = field(factory=trio.Event)
+    logs: LogSwitches = field(factory=LogSwitches)
     # The HTTP requests under way, each until its last byte was handed to its connection.
     answering: set[object] = field(factory=set)
 

@@ -54,6 +54,8 @@ class AsgiWire:
 
     def __init__(self, send: Send, scope: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         self.started = False
+        # None until it is out.
+        self.status: int | None = None
         self.written_s = trio.current_time()
         self._send = send
         self._headers = headers
@@ -63,6 +65,7 @@ class AsgiWire:
     async def start(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         """Send status and headers, the answer's own after those every answer carries, and a piece of the body."""
         self.started = True
+        self.status = status
         if "content-length" in headers:
             self._chunked = False
         pairs = [(name.encode(), value.encode("latin-1")) for name, value in {**self._headers, **headers}.items()]
