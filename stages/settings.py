@@ -125,6 +125,8 @@ class SchedulerSettings:
     max_token_gap_s: float | None = None
     priority: "PrioritySettings | None" = None
     cache: "CacheSettings | None" = None
+    # Decode steps between two lines about them; 0 for no lines about steps at all.
+    decode_log_interval: int = 0
 
 
 @frozen
