@@ -57,7 +57,7 @@ def test_a_prefill_step_is_a_line_and_so_are_as_many_decode_steps_as_the_interva
         "#running-req: 1, #queue-req: 0, #pending-token: 0, cuda graph: False, input throughput (token/s): 16.00",
         "Decode batch, #running-req: 1, #full token: 48, full token usage: 0.09, mamba num: 1, mamba usage: 0.12, "
         "cuda graph: False, gen throughput (token/s): 8.00, #queue-req: 0",
-        "Decode batch, #running-req: 1, #full token: 48, full token usage: 0.09, mamba num: 1, mamba usage: 0.12, "
+        "Decode batch, #running-req: 1, #full token: 56, full token usage: 0.11, mamba num: 1, mamba usage: 0.12, "
         "cuda graph: False, gen throughput (token/s): 8.00, #queue-req: 0",
     ]
 
