@@ -3,6 +3,8 @@
 import logging
 
 import pytest
+import trio
+import trio.testing
 
 from stages.calls import current_call
 from stages.ingress.app import App
@@ -53,6 +55,7 @@ async def test_health_checks_are_no_lines_unless_asked_for(said):
     async with running(silent, wanting(access=True)) as server, connected(server.port) as client:
         for path in HEALTH:
             await client.get(path)
+        await trio.testing.wait_all_tasks_blocked()
         assert said() == []
         server.app.serving.logs.change(access_health=True)
         for path in HEALTH:
