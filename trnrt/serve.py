@@ -17,6 +17,7 @@ Stop order is the reverse: ingress refuses, the scheduler finishes what it accep
 
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -45,6 +46,7 @@ from stages.ingress.info import Device as DeviceFacts
 from stages.ingress.info import Info, Readiness
 from stages.ingress.respond import Serving
 from stages.ingress.server import bind, check_certificate, serve_http
+from stages.logs.switches import switches_of
 from stages.messages import Drain, Load, Render
 from stages.prompt.stage import run_prompt_stage
 from stages.request import Services
@@ -52,8 +54,10 @@ from stages.scheduler.core import SchedulerCore
 from stages.scheduler.stage import run_scheduler
 from stages.settings import DetokenizerSettings, GrammarSettings, IngressSettings, PromptSettings
 from stages.stats.stage import Stats, open_stats, run_stats
+from stages.traces.exporter import TraceExporter
 from trnrt.config import Config
 from trnrt.device import build_device
+from trnrt.observing import exporting, log_settings, open_traces, send_to
 from trnrt.resolve import resolve
 from trnrt.scheduling import engine_channels, scheduler_settings
 from trnrt.served import ServedModel, read_served_model
@@ -84,6 +88,7 @@ class Server:
     port: int | None = None
     core: SchedulerCore | None = None
     serving: Serving | None = None
+    traces: TraceExporter | None = None
     drained: trio.Event = field(factory=trio.Event)
     http_shutdown: trio.Event = field(factory=trio.Event)
 
@@ -100,11 +105,13 @@ def run_server(config: Config) -> int:
     check_certificate(ingress_settings(config))
     if model.settings.structured_outputs:
         check_available()
+    endpoint = config.otlp_endpoint
+    traces = None if endpoint is None else open_traces(endpoint, package_version(), os.environ)
     with closing(bind(ingress_settings(config))) as bound:
-        return _run(config, model, bound)
+        return _run(config, model, bound, traces)
 
 
-def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
+def _run(config: Config, model: ServedModel, bound: socket.socket, traces: TraceExporter | None) -> int:
     device = build_device(config, model)
     log.info("settings: %s", " ".join(f"{name}={value}" for name, value in config.flags().items()))
     log.info("device: %s", " ".join(f"{name}={value}" for name, value in device.describe().items()))
@@ -113,8 +120,10 @@ def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
     server = Server(
         config, model, device, engine_channels(scheduler_settings(config)), open_stats(), int(time.time()), bound
     )
+    server.traces = traces
     try:
-        return trio.run(_serve_until_signalled, server, strict_exception_groups=True)
+        with exporting(traces):
+            return trio.run(_serve_until_signalled, server, strict_exception_groups=True)
     except BaseExceptionGroup as group:
         cause = first_cause(group)
         if isinstance(cause, StartupError):
@@ -195,7 +204,7 @@ async def serve(
             await _start_stages(server, stages_nursery, runner(server.device), prompts_receive)
             grammars = server.channels.grammar_send if server.model.settings.structured_outputs else None
             services = Services(LocalEngine(server.channels), prompts_send, server.model.settings, grammars)
-            server.serving = Serving(services, settings, calls=Calls(server.stats.send.send))
+            server.serving = Serving(services, settings, calls=_calls(server))
             app = create_app(find_dialects(), server.serving, _info(server))
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)
@@ -252,6 +261,10 @@ async def _run_scheduler(server: Server, *, task_status: "trio.TaskStatus[Schedu
     settings = evolve(settings, max_prefill_rows=capacity.buckets.prefill_batch[-1])
     await run_scheduler(settings, capacity, server.channels, server.stats.send, task_status=task_status)
     server.drained.set()
+
+
+def _calls(server: Server) -> Calls:
+    return Calls(send_to(server.stats.send.send, server.traces), switches_of(log_settings(server.config)))
 
 
 def _info(server: Server) -> Info:
@@ -314,4 +327,5 @@ def ingress_settings(config: Config) -> IngressSettings:
         ssl_certfile=config.ssl_certfile,
         ssl_keyfile=config.ssl_keyfile,
         ssl_keyfile_password=config.ssl_keyfile_password,
+        trace_sample_ratio=None if config.otlp_endpoint is None else config.otlp_sample_ratio,
     )

@@ -8,7 +8,7 @@ its lines, each behind a bar that no line of ours begins with.
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from traceback import TracebackException
 from typing import Any, Literal
 
@@ -24,6 +24,14 @@ _OURS = ("trnrt", "stages", "graphs")
 # What an entry weighs besides its texts, and a traceback.
 ENTRY_BYTES = 512
 TRACEBACK_BYTES = 8192
+
+
+@frozen(eq=False)
+class Deferred:
+    """A value that is made as its line is, on the writer's thread; num_bytes is about what it keeps in memory."""
+
+    num_bytes: int
+    make: Callable[[], object]
 
 
 @frozen
@@ -44,8 +52,12 @@ class Entry:
     @property
     def num_bytes(self) -> int:
         """Return about what it takes in memory; texts among the fields count, other values are small."""
-        texts = sum(len(value) for value in self.fields.values() if isinstance(value, str))
+        texts = sum(map(_weight, self.fields.values()))
         return ENTRY_BYTES + len(self.message) + texts + (TRACEBACK_BYTES if self.traceback is not None else 0)
+
+
+def _weight(value: object) -> int:
+    return len(value) if isinstance(value, str) else value.num_bytes if isinstance(value, Deferred) else 0
 
 
 def printable(text: str) -> str:
@@ -77,7 +89,7 @@ def _text_value(value: Any) -> str:
         return printable(value)
     if isinstance(value, float):
         return f"{value:.6g}"
-    return printable(json.dumps(value, ensure_ascii=False, default=str))
+    return printable(json.dumps(value, ensure_ascii=False, default=_plain))
 
 
 def _json_line(entry: Entry) -> str:
@@ -94,7 +106,11 @@ def _json_line(entry: Entry) -> str:
     if entry.traceback is not None:
         value["traceback"] = _traceback(entry)
     # Inside a string only: JSON has none of them elsewhere.
-    return _UNPRINTABLE.sub(_escaped, json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
+    return _UNPRINTABLE.sub(_escaped, json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain))
+
+
+def _plain(value: object) -> object:
+    return value.make() if isinstance(value, Deferred) else str(value)
 
 
 def _traceback(entry: Entry) -> str:

@@ -34,11 +34,6 @@ class LogSwitches:
         """Return the form of requests' lines, None for that of all lines."""
         return None if self.requests_format == "auto" else self.requests_format
 
-    @property
-    def wants_texts(self) -> bool:
-        """Whether what is asked and answered is logged."""
-        return self.requests and self.requests_level >= WITH_TEXTS
-
 
 def switches_of(settings: LogSettings) -> LogSwitches:
     """Return the switches as they stand at the start."""
