@@ -1,4 +1,4 @@
-"""`python -m trnrt [serve|compile|simulate] [flags]`: argv to Config to one nursery tree to an exit code."""
+"""`python -m trnrt [serve|render|compile|simulate] [flags]`: argv to Config to one nursery tree to an exit code."""
 
 import logging
 import os
@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from stages.errors import StartupError
 from stages.logs.handler import logging_to
 from trnrt.config import Config, load_config
+from trnrt.render_config import RenderConfig, load_render_config
 
-COMMANDS = ("serve", "compile", "simulate")
+COMMANDS = ("serve", "render", "compile", "simulate")
 
 log = logging.getLogger("trnrt")
 
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from trnrt.simulate import run_simulate
 
             return run_simulate(args)
-        config = load_config(args, os.environ)
+        config = load_render_config(args, os.environ) if command == "render" else load_config(args, os.environ)
         with logging_to(sys.stderr, config.log_level, config.log_format):
             return _run(command, config)
     except StartupError as error:
@@ -40,8 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(command: str, config: Config) -> int:
+def _run(command: str, config: Config | RenderConfig) -> int:
     try:
+        if isinstance(config, RenderConfig):
+            from trnrt.render import run_render
+
+            return run_render(config)
         if command == "compile":
             from trnrt.compile import compile_all
 

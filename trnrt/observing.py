@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
 from stages.errors import ConfigError, StartupError
+from stages.ingress.calls import Calls
+from stages.logs.switches import LogSwitches
 from stages.messages import RequestRecord
-from stages.settings import LogSettings
 from stages.traces.exporter import TraceExporter
+from trnrt.config import HttpConfig
 
 TRACES_PATH = "/v1/traces"
 SERVICE = "trnrt"
@@ -16,44 +17,22 @@ SERVICE = "trnrt"
 SendRecord = Callable[[RequestRecord], None]
 
 
-class LogFlags(Protocol):
-    """The flags of a role that say what is logged of calls."""
+def calls_of(config: HttpConfig, send: SendRecord, exporter: TraceExporter | None) -> Calls:
+    """Return what a server's calls leave behind: records to `send`, traces to the exporter, log lines."""
 
-    @property
-    def log_requests(self) -> bool:
-        """Return --log-requests."""
-        ...
+    def send_both(record: RequestRecord) -> None:
+        send(record)
+        if exporter is not None:
+            exporter.offer(record)
 
-    @property
-    def log_requests_level(self) -> int:
-        """Return --log-requests-level."""
-        ...
-
-    @property
-    def log_requests_format(self) -> Literal["auto", "text", "json"]:
-        """Return --log-requests-format."""
-        ...
-
-    @property
-    def access_log(self) -> bool:
-        """Return --access-log."""
-        ...
-
-    @property
-    def access_log_health(self) -> bool:
-        """Return --access-log-health."""
-        ...
-
-
-def log_settings(flags: LogFlags) -> LogSettings:
-    """Return what is logged of calls at the start."""
-    return LogSettings(
-        flags.log_requests,
-        flags.log_requests_level,
-        flags.log_requests_format,
-        flags.access_log,
-        flags.access_log_health,
+    logs = LogSwitches(
+        config.log_requests,
+        config.log_requests_level,
+        config.log_requests_format,
+        config.access_log,
+        config.access_log_health,
     )
+    return Calls(send_both, logs)
 
 
 def traces_url(endpoint: str) -> str:
@@ -72,9 +51,11 @@ def traces_url(endpoint: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path if path.endswith(TRACES_PATH) else path + TRACES_PATH}"
 
 
-def open_traces(endpoint: str, version: str, environ: Mapping[str, str]) -> TraceExporter:
-    """Return the exporter to a collector, not started; raises StartupError that names the extra it needs."""
-    url = traces_url(endpoint)
+def open_traces(config: HttpConfig, version: str, environ: Mapping[str, str]) -> TraceExporter | None:
+    """Return the exporter to the collector, not started, None for none; raises StartupError naming what is missing."""
+    if config.otlp_endpoint is None:
+        return None
+    url = traces_url(config.otlp_endpoint)
     try:
         from stages.traces.otlp import open_exporter
     except ModuleNotFoundError as error:
@@ -98,15 +79,3 @@ def exporting(exporter: TraceExporter | None) -> Iterator[None]:
         yield
     finally:
         exporter.close()
-
-
-def send_to(send: SendRecord, exporter: TraceExporter | None) -> SendRecord:
-    """Return what gives each call's record to `send` and to the exporter, where there is one."""
-    if exporter is None:
-        return send
-
-    def send_both(record: RequestRecord) -> None:
-        send(record)
-        exporter.offer(record)
-
-    return send_both

@@ -5,7 +5,6 @@ from typing import Any, Literal
 from attrs import define
 
 from stages.logs.lines import LineFormat
-from stages.settings import LogSettings
 
 MAX_REQUESTS_LEVEL = 3
 # The least of each that shows sampling parameters, and texts.
@@ -18,9 +17,11 @@ class LogSwitches:
     """Read at each call's beginning and end."""
 
     requests: bool = False
+    # 0: counts and times; 1: sampling parameters too; 2: the beginnings and ends of texts; 3: everything.
     requests_level: int = 0
     requests_format: Literal["auto", "text", "json"] = "auto"
     access: bool = False
+    # Whether access lines are written of health checks too.
     access_health: bool = False
 
     def change(self, **wanted: Any) -> None:
@@ -33,14 +34,3 @@ class LogSwitches:
     def line_format(self) -> LineFormat | None:
         """Return the form of requests' lines, None for that of all lines."""
         return None if self.requests_format == "auto" else self.requests_format
-
-
-def switches_of(settings: LogSettings) -> LogSwitches:
-    """Return the switches as they stand at the start."""
-    return LogSwitches(
-        settings.requests,
-        settings.requests_level,
-        settings.requests_format,
-        settings.access,
-        settings.access_health,
-    )
