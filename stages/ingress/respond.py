@@ -237,7 +237,8 @@ def _told(error: Exception) -> Exception:
     if isinstance(leaf, RequestError | Unavailable | Aborted):
         return leaf
     if isinstance(leaf, EngineFailure):
-        log.error("a request failed: %s", leaf)
+        # What another process did wrong has no traceback of interest here.
+        log.error("a request failed: %s", leaf, exc_info=None if isinstance(leaf, RemoteFailure) else leaf.__cause__)
         return leaf
     log.error("a request failed", exc_info=error)
     return EngineFailure("unexpected error")
