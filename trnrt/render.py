@@ -42,8 +42,8 @@ from stages.prompt.stage import run_prompt_stage
 from stages.request import Services
 from stages.settings import DetokenizerSettings, PromptSettings, RemoteSettings
 from stages.stats.stage import Stats, open_stats, run_stats
+from trnrt.model_folder import ModelFolder, read_model_folder
 from trnrt.render_config import RenderConfig
-from trnrt.render_model import ModelFolder, read_model_folder
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
 from trnrt.supervise import contained, linked
 
@@ -106,7 +106,14 @@ def model_of(config: RenderConfig) -> ModelFolder:
         reasoning_parser=config.reasoning_parser,
     )
     # What the engine can do is the engine's to say.
-    return evolve(model, settings=evolve(model.settings, structured_outputs=True, penalties=True))
+    settings = evolve(
+        model.settings,
+        structured_outputs=True,
+        penalties=True,
+        reserved_tokens=config.num_reserved_tokens,
+        truncates=config.allow_auto_truncate,
+    )
+    return evolve(model, settings=settings)
 
 
 async def drain_render(server: RenderServer) -> None:
@@ -150,6 +157,7 @@ def services(server: RenderServer) -> Services:
         server.prompts[0],
         server.model.settings,
         passes_constraints=True,
+        waits_for_prompts=True,
     )
 
 
@@ -217,6 +225,7 @@ def _facts(server: RenderServer) -> RenderFacts:
         engine_health=None if engine is None else partial(engine_health, engine),
         has_engine=engine is not None,
         allows_unknown=config.allow_unknown_fields,
+        tells_usage=config.stream_response_default_include_usage,
     )
 
 
