@@ -33,6 +33,7 @@ from stages.engine.origin import parse_origin
 from stages.engine.remote import RemoteEngine, run_remote_engine
 from stages.engine.rendering import Renderer
 from stages.errors import RemoteFailure
+from stages.ingress.calls import Calls
 from stages.ingress.info import Info
 from stages.ingress.render_app import RenderFacts, create_render_app
 from stages.ingress.respond import Serving
@@ -135,7 +136,7 @@ async def serve_render(
     with server.bound or bind(settings) as bound:
         async with trio.open_nursery() as stages:
             await _start_stages(server, stages)
-            server.serving = Serving(services(server), settings)
+            server.serving = Serving(services(server), settings, calls=Calls(server.stats.send.send))
             app = create_render_app(server.serving, _facts(server))
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)
@@ -179,6 +180,7 @@ async def _start_stages(server: RenderServer, nursery: trio.Nursery) -> None:
         DetokenizerSettings(tokenizer, settings.reasoning_parser, settings.tool_call_parser, reads_ids=False),
         tokens_receive,
         obey,
+        server.stats.send.send,
     )
     if server.config.engine_url is not None:
         run = partial(run_remote_engine, connect=server.connect, tool_constraint=server.renderer.tool_constraint)

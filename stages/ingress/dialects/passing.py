@@ -103,5 +103,5 @@ def _check(name: str, field: _Passed, value: Any) -> None:
     if type(value) is not field.kind:
         what = "a text" if field.kind is str else "a whole number"
         raise InvalidRequest(f"{name} must be {what}.", name, "invalid_type")
-    if field.kind is int and not -MAX_ROOM <= value <= MAX_ROOM:
+    if isinstance(value, int) and not -MAX_ROOM <= value <= MAX_ROOM:
         raise InvalidRequest(f"{name} is out of range, got {value}.", name, "invalid_value")
