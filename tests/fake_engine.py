@@ -151,6 +151,7 @@ class FakeGenerate:
                 await self.script(exchange)
             except LOST:
                 self.left.append(exchange.body["rid"])
-        else:
-            assert self.order is not None
+        elif self.order is not None:
             await self.order(exchange)
+        else:
+            await exchange.refuse(404, {"error": {"message": "Not Found"}})

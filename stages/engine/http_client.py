@@ -92,14 +92,14 @@ class Response:
                 return part
         return b""
 
-    async def text(self) -> bytes:
+    async def text(self, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
         """Return the body, or the beginning of a long one."""
         parts: list[bytes] = []
         size = 0
-        while size < MAX_TEXT_BYTES and (part := await self.read()):
+        while size < max_bytes and (part := await self.read()):
             parts.append(part)
             size += len(part)
-        return b"".join(parts)[:MAX_TEXT_BYTES]
+        return b"".join(parts)[:max_bytes]
 
     async def __aenter__(self) -> "Response":
         """Return the response."""

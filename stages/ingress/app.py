@@ -22,7 +22,6 @@ from quart import Quart, Request, Response, current_app, request
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge, RequestTimeout
-from werkzeug.routing import RoutingException
 
 from stages import errors
 from stages.ingress import info as facts
@@ -148,8 +147,6 @@ class Connection(TrioASGIHTTPConnection):
         generate = app.generations.get((request.method, request.path))
         if generate is not None:
             return await generate(request)
-        if app.elsewhere is not None and not app.owns(request.path):
-            return await app.elsewhere(request)
         response = cast(Response, await app.handle_request(request))
         return response.answer if isinstance(response, GenerationResponse) else response
 
@@ -175,12 +172,10 @@ class App(QuartTrio):
         self.access = Access(
             settings.api_key, settings.admin_api_key, settings.allowed_origins, frozenset(admin_paths())
         )
-        # What answers the paths that nothing here does.
+        # Answers calls of paths that are not served here, in place of a 404.
         self.proxy: Proxy | None = None
         # By path, the error body of the dialect that owns it.
         self.error_bodies: dict[str, ErrorBody] = {}
-        # Answers calls of paths that are not served here, in place of a 404.
-        self.elsewhere: Generation | None = None
         # By method and path, what runs without Quart's dispatch.
         self.generations: dict[tuple[str, str], Generation] = {}
         self.url_map.strict_slashes = False
@@ -188,16 +183,6 @@ class App(QuartTrio):
         self.config["RESPONSE_TIMEOUT"] = None  # Quart's default cuts any stream after 60 s, silently
         self.config["BODY_TIMEOUT"] = serving.settings.body_timeout_s
         self.config["MAX_CONTENT_LENGTH"] = serving.settings.max_request_bytes
-
-    def owns(self, path: str) -> bool:
-        """Say whether a path is one of the application's, whatever the method."""
-        try:
-            self.url_map.bind("").match(path, method="GET")
-        except NotFound:
-            return False
-        except (HTTPException, RoutingException):
-            return True
-        return True
 
     def gate(self, request: Request, request_id: str, *, engine_path: str | None = None) -> Response | None:
         """Return the answer to a browser's preflight or to a call without its key, or with two; None lets a call in.
@@ -223,7 +208,7 @@ class App(QuartTrio):
 
     def owns(self, path: str) -> bool:
         """Return whether a path is served here, by whatever method."""
-        return bool(self.url_map.bind("").allowed_methods(path))
+        return path in self.error_bodies or bool(self.url_map.bind("").allowed_methods(path))
 
     def error_body(self, path: str) -> ErrorBody:
         """Return the error shape of the dialect that owns a path, or else of what is around it."""
