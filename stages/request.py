@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from stages.channels import open_mailbox
 from stages.engine.generate_body import PassedGrammar
@@ -42,6 +42,7 @@ from stages.messages import (
     WorkDone,
 )
 from stages.settings import ModelSettings
+from stages.trail import Trail
 
 ABORTED_WAITING = "Abort in waiting queue"
 
@@ -57,6 +58,8 @@ class Services:
     grammars: "trio.MemorySendChannel[GrammarInbox] | None" = None
     # Whether constraints are compiled by the engine behind this server, and go to it as they are.
     passes_constraints: bool = False
+    # Whether a request waits for a place among the prompts to be made, in place of a 503.
+    waits_for_prompts: bool = False
     # Requests whose prompt is being made, by id, and whether they were aborted meanwhile: no engine knows them yet.
     rendering: dict[str, bool] = field(factory=dict)
 
@@ -86,8 +89,10 @@ class Answer:
 
 
 @asynccontextmanager
-async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
+async def admitted(ask: Ask, services: Services, trail: Trail | None = None) -> AsyncIterator[Answer]:
     """Render, check and queue `ask`, giving its Answer; leaving the block frees whatever the request still holds.
+
+    When it got where is noted on its call's trail.
 
     Raises RequestError for what the client can mend, Unavailable when the server takes nothing, or nothing like it.
     """
@@ -95,15 +100,19 @@ async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
         raise PriorityRefused
     services.rendering[ask.request_id] = False
     try:
-        prompt = await render(ask, services)
+        prompt = cut(await render(ask, services), services.model)
+        if trail is not None:
+            trail.rendered(len(prompt.token_ids), trio.current_time())
         grammar = await _compiled(ask, services)
     finally:
         is_aborted = services.rendering.pop(ask.request_id)
-    submits, mailbox, events = made_of(ask, prompt, grammar, services.model)
+    submits, mailbox, events = made_of(ask, prompt, grammar, services.model, trail)
     if is_aborted:
         _end_unsubmitted(submits)
     else:
         services.engine.submit(submits)
+        if trail is not None:
+            trail.submitted_s = trio.current_time()
     try:
         yield Answer(ask, prompt, events, mailbox)
     finally:
@@ -112,13 +121,13 @@ async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
 
 
 def made_of(
-    ask: Ask, prompt: Prompt, grammar: Grammar | None, model: ModelSettings
+    ask: Ask, prompt: Prompt, grammar: Grammar | None, model: ModelSettings, trail: Trail | None = None
 ) -> "tuple[tuple[Submit, ...], Mailbox, trio.MemoryReceiveChannel[Event]]":
     """Return an ask's choices as they are submitted, and both ends of their mailbox; raises RequestError."""
     max_new_tokens = fit(ask, len(prompt.token_ids), model)
     check_start(ask, len(prompt.token_ids))
     mailbox, events = open_mailbox(max_new_tokens, ask.num_choices)
-    return tuple(_submits(ask, prompt, max_new_tokens, model, mailbox, grammar)), mailbox, events
+    return tuple(_submits(ask, prompt, max_new_tokens, model, mailbox, grammar, trail)), mailbox, events
 
 
 async def render(ask: Ask, services: Services) -> Prompt:
@@ -136,7 +145,9 @@ async def look_up(work: Work, services: Services) -> WorkDone:
         try:
             services.prompts.send_nowait(Render(work, reply))
         except trio.WouldBlock:
-            raise QueueFull from None
+            if not services.waits_for_prompts:
+                raise QueueFull from None
+            await services.prompts.send(Render(work, reply))
         try:
             done = await answer.receive()
         except trio.EndOfChannel:
@@ -176,34 +187,55 @@ async def compile_grammar(constraint: Constraint, services: Services) -> Grammar
     return grammar
 
 
+def cut(prompt: Prompt, model: ModelSettings) -> Prompt:
+    """Return the prompt, of one that is longer than the context its beginning where the model's settings want that."""
+    if not model.truncates or len(prompt.token_ids) <= model.context_length_tokens:
+        return prompt
+    return evolve(prompt, token_ids=prompt.token_ids[: model.context_length_tokens])
+
+
 def fit(ask: Ask, prompt_tokens: int, model: ModelSettings) -> int:
     """Return how many tokens may be generated after prompt_tokens; raises ContextOverflow or InvalidRequest."""
     context = model.context_length_tokens
+    room = context - model.reserved_tokens - prompt_tokens
     wanted = ask.limits.max_new_tokens
     if prompt_tokens == 0:
         raise InvalidRequest("The prompt is empty.", "prompt")
-    if prompt_tokens >= context:
+    if model.truncates:
+        return _clamped(ask, max(0, room))
+    reserved = f", of which {model.reserved_tokens} are reserved" if model.reserved_tokens else ""
+    if room <= 0:
         raise ContextOverflow(
-            f"The input ({prompt_tokens} tokens) is longer than the model's context length ({context} tokens).",
+            f"The input ({prompt_tokens} tokens) is longer than the model's context length ({context} tokens"
+            f"{reserved}).",
             prompt_tokens=prompt_tokens,
             requested_tokens=wanted,
             context_tokens=context,
         )
     if wanted is None:
-        return context - prompt_tokens
+        return room
     if ask.limits.may_shrink:
-        return min(wanted, context - prompt_tokens)
-    if prompt_tokens + wanted > context:
+        return min(wanted, room)
+    if wanted > room:
         raise ContextOverflow(
-            f"Requested token count exceeds the model's maximum context length of {context} tokens. You requested a "
-            f"total of {prompt_tokens + wanted} tokens: {prompt_tokens} tokens from the input messages and {wanted} "
-            "tokens for the completion. Please reduce the number of tokens in the input messages or the completion "
-            "to fit within the limit.",
+            f"Requested token count exceeds the model's maximum context length of {context} tokens{reserved}. You "
+            f"requested a total of {prompt_tokens + wanted} tokens: {prompt_tokens} tokens from the input messages and "
+            f"{wanted} tokens for the completion. Please reduce the number of tokens in the input messages or the "
+            "completion to fit within the limit.",
             prompt_tokens=prompt_tokens,
             requested_tokens=wanted,
             context_tokens=context,
         )
     return wanted
+
+
+def _clamped(ask: Ask, room: int) -> int:
+    wanted = ask.limits.max_new_tokens
+    most = room if wanted is None else min(wanted, room)
+    if ask.limits.min_new_tokens > most:
+        text = f"min_new_tokens of {ask.limits.min_new_tokens} does not fit the {most} tokens left of the context."
+        raise InvalidRequest(text, "min_tokens")
+    return most
 
 
 def check_start(ask: Ask, prompt_tokens: int) -> None:
@@ -248,6 +280,7 @@ def _submits(
     model: ModelSettings,
     mailbox: Mailbox,
     grammar: Grammar | None = None,
+    trail: Trail | None = None,
 ) -> list[Submit]:
     seed = ask.sampling.seed if ask.sampling.seed is not None else secrets.randbits(62)
     wait_until_s = math.inf if model.queue_timeout_s is None else trio.current_time() + model.queue_timeout_s
@@ -286,6 +319,7 @@ def _submits(
             engine_rid=ask.engine_rids[choice] if ask.engine_rids else None,
             passed_fields=ask.passed_fields,
             passed_sampling=ask.passed_sampling,
+            trail=trail,
         )
         for choice in range(ask.num_choices)
     ]

@@ -35,6 +35,7 @@ from stages.engine.origin import parse_origin
 from stages.engine.remote import RemoteEngine, client_of, run_remote_engine
 from stages.engine.rendering import Renderer
 from stages.errors import EngineFailure
+from stages.ingress.calls import Calls
 from stages.ingress.info import Info
 from stages.ingress.proxy import Proxy
 from stages.ingress.render_app import RenderFacts, create_render_app
@@ -47,8 +48,8 @@ from stages.settings import DetokenizerSettings, PromptSettings, RemoteSettings
 from stages.stats.stage import Stats, open_stats, run_stats
 from trnrt.engine_match import OwnFacts, compare, facts_or_none, watch_engine
 from trnrt.launch_engine import LaunchedEngine, command_of, launched
+from trnrt.model_folder import ModelFolder, read_model_folder
 from trnrt.render_config import RenderConfig, forwarding_rules
-from trnrt.render_model import ModelFolder, read_model_folder
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
 from trnrt.supervise import contained, linked
 from trnrt.workers import Seat, Workers, run_workers, seat_of, spawner, unless
@@ -151,7 +152,14 @@ def model_of(config: RenderConfig) -> ModelFolder:
         reasoning_parser=config.reasoning_parser,
     )
     # What the engine can do is the engine's to say.
-    return evolve(model, settings=evolve(model.settings, structured_outputs=True, penalties=True))
+    settings = evolve(
+        model.settings,
+        structured_outputs=True,
+        penalties=True,
+        reserved_tokens=config.num_reserved_tokens,
+        truncates=config.allow_auto_truncate,
+    )
+    return evolve(model, settings=settings)
 
 
 async def drain_render(server: RenderServer) -> None:
@@ -177,7 +185,7 @@ async def serve_render(
     with server.bound or bind(settings) as bound:
         async with trio.open_nursery() as stages:
             await _start_stages(server, stages)
-            server.serving = Serving(services(server), settings)
+            server.serving = Serving(services(server), settings, calls=Calls(server.stats.send.send))
             app = create_render_app(server.serving, _facts(server))
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)
@@ -202,6 +210,7 @@ def services(server: RenderServer) -> Services:
         server.prompts[0],
         server.model.settings,
         passes_constraints=True,
+        waits_for_prompts=True,
     )
 
 
@@ -223,6 +232,7 @@ async def _start_stages(server: RenderServer, nursery: trio.Nursery) -> None:
         DetokenizerSettings(tokenizer, settings.reasoning_parser, settings.tool_call_parser, reads_ids=False),
         tokens_receive,
         obey,
+        server.stats.send.send,
     )
     if server.config.engine_url is not None:
         run = partial(run_remote_engine, connect=server.connect, tool_constraint=server.renderer.tool_constraint)
@@ -314,6 +324,7 @@ def _facts(server: RenderServer) -> RenderFacts:
         proxy=server.proxy,
         has_engine=engine is not None,
         allows_unknown=config.allow_unknown_fields,
+        tells_usage=config.stream_response_default_include_usage,
     )
 
 

@@ -144,7 +144,9 @@ class Workers:
         while not self._stop.is_set():
             worker, code = await self._run_one(index, first_ready)
             if self._stop.is_set():
-                self.exit_code = self.exit_code or _as_exit_code(code)
+                # One that was still starting knows no other answer to the signal.
+                is_told = _as_exit_code(code) == 128 + signal.SIGTERM and not worker.ready.is_set()
+                self.exit_code = self.exit_code or (0 if is_told else _as_exit_code(code))
                 break
             what = f"worker {index} (process {worker.process.pid}) {how_it_ended(code)}"
             if not first_ready.is_set():

@@ -1,6 +1,7 @@
 """The web application of the renderer: which dialects it has in which mode, and what it says about itself."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import orjson
 from attrs import frozen
@@ -22,6 +23,7 @@ from stages.ingress.dialects import (
     sglang_parsing,
     tokenize,
 )
+from stages.ingress.dialects.passing import passing
 from stages.ingress.dialects.rendering import Fields, render_dialect
 from stages.ingress.dialects.strict import strict
 from stages.ingress.info import Info
@@ -43,14 +45,16 @@ class RenderFacts:
     has_engine: bool = False
     # Has the engine answer what is not served here; None is a 404.
     proxy: Proxy | None = None
+    # Whether unknown fields are passed over, and streams end with their usage unasked.
     allows_unknown: bool = False
+    tells_usage: bool = False
 
 
 def render_dialects(made: RenderFacts) -> tuple[Dialect, ...]:
     """Return the dialects of a mode, those of the contract held to it."""
-    chat = strict(openai_chat.DIALECT, allows_unknown=made.allows_unknown)
-    completions = strict(openai_completions.DIALECT, allows_unknown=made.allows_unknown)
-    responses, messages = openai_responses.DIALECT, anthropic_messages.DIALECT
+    held = partial(strict, allows_unknown=made.allows_unknown, tells_usage=made.tells_usage)
+    chat, completions = held(passing(openai_chat.DIALECT)), held(passing(openai_completions.DIALECT))
+    responses, messages = passing(openai_responses.DIALECT), passing(anthropic_messages.DIALECT)
     dialects = [
         render_dialect(chat, "/v1/chat/completions", made.fields),
         render_dialect(completions, "/v1/completions", made.fields, is_list=True),
@@ -62,9 +66,9 @@ def render_dialects(made: RenderFacts) -> tuple[Dialect, ...]:
     ]
     if made.has_engine:
         dialects += [chat, completions, responses, messages]
-        dialects += [ollama_chat.DIALECT, ollama_generate.DIALECT, ollama_show.DIALECT]
+        dialects += [passing(ollama_chat.DIALECT), passing(ollama_generate.DIALECT), ollama_show.DIALECT]
         if made.proxy is None:  # else the engine's own
-            dialects.append(sglang_generate.DIALECT)
+            dialects.append(passing(sglang_generate.DIALECT))
     return tuple(dialects)
 
 
