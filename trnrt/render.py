@@ -35,7 +35,6 @@ from stages.engine.origin import parse_origin
 from stages.engine.remote import RemoteEngine, client_of, run_remote_engine
 from stages.engine.rendering import Renderer
 from stages.errors import EngineFailure
-from stages.ingress.calls import Calls
 from stages.ingress.info import Info
 from stages.ingress.proxy import Proxy
 from stages.ingress.render_app import RenderFacts, create_render_app
@@ -49,6 +48,7 @@ from stages.stats.stage import Stats, open_stats, run_stats
 from trnrt.engine_match import OwnFacts, compare, facts_or_none, watch_engine
 from trnrt.launch_engine import LaunchedEngine, command_of, launched
 from trnrt.model_folder import ModelFolder, read_model_folder
+from trnrt.observing import calls_of, open_traces
 from trnrt.render_config import RenderConfig, forwarding_rules
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
 from trnrt.supervise import contained, linked
@@ -106,7 +106,9 @@ def run_render(config: RenderConfig, args: Sequence[str] = ()) -> int:
 def _serve_until_signalled(
     config: RenderConfig, bound: socket.socket, launch: LaunchedEngine | None, seat: Seat | None
 ) -> int:
-    server = RenderServer(config, model_of(config), open_stats(), int(time.time()), bound, launch=launch, seat=seat)
+    traces = open_traces(config, package_version(), os.environ)
+    model = model_of(config)
+    server = RenderServer(config, model, open_stats(), int(time.time()), bound, launch=launch, seat=seat, traces=traces)
     run = partial(serve_render, server)
     return run_until_signalled(server, run, partial(drain_render, server), config.drain_timeout)
 
@@ -185,7 +187,9 @@ async def serve_render(
     with server.bound or bind(settings) as bound:
         async with trio.open_nursery() as stages:
             await _start_stages(server, stages)
-            server.serving = Serving(services(server), settings, calls=Calls(server.stats.send.send))
+            server.serving = Serving(
+                services(server), settings, calls=calls_of(server.config, server.stats.send.send, server.traces)
+            )
             app = create_render_app(server.serving, _facts(server))
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)
