@@ -41,6 +41,7 @@ from stages.messages import (
     WorkDone,
 )
 from stages.settings import ModelSettings
+from stages.trail import Trail
 
 ABORTED_WAITING = "Abort in waiting queue"
 
@@ -85,8 +86,10 @@ class Answer:
 
 
 @asynccontextmanager
-async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
+async def admitted(ask: Ask, services: Services, trail: Trail | None = None) -> AsyncIterator[Answer]:
     """Render, check and queue `ask`, giving its Answer; leaving the block frees whatever the request still holds.
+
+    When it got where is noted on its call's trail.
 
     Raises RequestError for what the client can mend, Unavailable when the server takes nothing, or nothing like it.
     """
@@ -95,17 +98,21 @@ async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
     services.rendering[ask.request_id] = False
     try:
         prompt = await render(ask, services)
+        if trail is not None:
+            trail.rendered(len(prompt.token_ids), trio.current_time())
         grammar = await _compiled(ask, services)
     finally:
         is_aborted = services.rendering.pop(ask.request_id)
     max_new_tokens = fit(ask, len(prompt.token_ids), services.model)
     check_start(ask, len(prompt.token_ids))
     mailbox, events = open_mailbox(max_new_tokens, ask.num_choices)
-    submits = tuple(_submits(ask, prompt, max_new_tokens, services.model, mailbox, grammar))
+    submits = tuple(_submits(ask, prompt, max_new_tokens, services.model, mailbox, grammar, trail))
     if is_aborted:
         _end_unsubmitted(submits)
     else:
         services.engine.submit(submits)
+        if trail is not None:
+            trail.submitted_s = trio.current_time()
     try:
         yield Answer(ask, prompt, events, mailbox)
     finally:
@@ -240,6 +247,7 @@ def _submits(
     model: ModelSettings,
     mailbox: Mailbox,
     grammar: Grammar | None = None,
+    trail: Trail | None = None,
 ) -> list[Submit]:
     seed = ask.sampling.seed if ask.sampling.seed is not None else secrets.randbits(62)
     wait_until_s = math.inf if model.queue_timeout_s is None else trio.current_time() + model.queue_timeout_s
@@ -277,6 +285,7 @@ def _submits(
             engine_rid=ask.engine_rids[choice] if ask.engine_rids else None,
             passed_fields=ask.passed_fields,
             passed_sampling=ask.passed_sampling,
+            trail=trail,
         )
         for choice in range(ask.num_choices)
     ]

@@ -39,6 +39,7 @@ from stages.executor.stage import run_executor
 from stages.grammar.engines import check_available
 from stages.grammar.stage import run_grammar
 from stages.ingress.app import create_app
+from stages.ingress.calls import Calls
 from stages.ingress.dialects import find_dialects
 from stages.ingress.info import Device as DeviceFacts
 from stages.ingress.info import Info, Readiness
@@ -194,7 +195,7 @@ async def serve(
             await _start_stages(server, stages_nursery, runner(server.device), prompts_receive)
             grammars = server.channels.grammar_send if server.model.settings.structured_outputs else None
             services = Services(LocalEngine(server.channels), prompts_send, server.model.settings, grammars)
-            server.serving = Serving(services, settings)
+            server.serving = Serving(services, settings, calls=Calls(server.stats.send.send))
             app = create_app(find_dialects(), server.serving, _info(server))
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)
@@ -229,6 +230,7 @@ async def _start_stages(
         DetokenizerSettings(tokenizer, parsers.reasoning_parser, parsers.tool_call_parser),
         channels.tokens_receive,
         channels.scheduler_send.send_nowait,
+        server.stats.send.send,
     )
     await nursery.start(stage(run_executor, "executor"), runner, channels)
     server.core = await nursery.start(stage(_run_scheduler, "scheduler"), server)
