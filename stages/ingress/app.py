@@ -109,6 +109,8 @@ class Connection(TrioASGIHTTPConnection):
         generate = app.generations.get((request.method, request.path))
         if generate is not None:
             return await generate(request)
+        if app.elsewhere is not None and not app.owns(request.path):
+            return await app.elsewhere(request)
         response = cast(Response, await app.handle_request(request))
         return response.answer if isinstance(response, GenerationResponse) else response
 
@@ -136,6 +138,8 @@ class App(QuartTrio):
         )
         # By path, the error body of the dialect that owns it.
         self.error_bodies: dict[str, ErrorBody] = {}
+        # Answers calls of paths that are not served here, in place of a 404.
+        self.elsewhere: Generation | None = None
         # By method and path, what runs without Quart's dispatch.
         self.generations: dict[tuple[str, str], Generation] = {}
         self.url_map.strict_slashes = False
@@ -161,6 +165,10 @@ class App(QuartTrio):
             return Response(orjson.dumps(body), error.status, headers, content_type=JSON)
         return None
 
+    def owns(self, path: str) -> bool:
+        """Return whether a path is served here, by whatever method."""
+        return bool(self.url_map.bind("").allowed_methods(path))
+
     def error_body(self, path: str) -> ErrorBody:
         """Return the error shape of the dialect that owns a path, or else of what is around it."""
         return self.error_bodies.get(path.rstrip("/"), partial(general_error, path))
@@ -168,13 +176,19 @@ class App(QuartTrio):
 
 def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info) -> App:
     """Return the application that serves `dialects`, the info routes and the admin routes."""
+    app = bare_app(dialects, serving)
+    _add_info_routes(app, info)
+    _add_admin_routes(app)
+    _add_document(app, dialects, info)
+    return app
+
+
+def bare_app(dialects: Sequence[Dialect], serving: Serving) -> App:
+    """Return the application that serves `dialects` and nothing else."""
     app = App(serving)
     for dialect in dialects:
         for route in dialect.routes:
             _add_generation_route(app, dialect, route)
-    _add_info_routes(app, info)
-    _add_admin_routes(app)
-    _add_document(app, dialects, info)
     app.register_error_handler(HTTPException, _on_http_exception)
     app.register_error_handler(Exception, _on_exception)
     return app
