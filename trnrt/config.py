@@ -52,6 +52,15 @@ class HttpConfig:
     allowed_origins: str = setting("*", "http", "origins of web pages that may call, by commas; * is any")
 
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "logging", "least severe line to log")
+    prod_dir: str | None = setting(
+        None,
+        "logging",
+        "folder of the production log: counts and times of every call; none when absent",
+        alias="prod-log-dir",
+    )
+    prod_max_mb: int = setting(
+        1024, "logging", "MiB that all files of the production log have together", low=1, alias="prod-log-max-mb"
+    )
 
 
 @frozen(kw_only=True)

@@ -43,6 +43,7 @@ from stages.prompt.stage import run_prompt_stage
 from stages.request import Services
 from stages.settings import DetokenizerSettings, PromptSettings, RemoteSettings
 from stages.stats.stage import Stats, open_stats, run_stats
+from trnrt.production_log import check_production_log, production_log
 from trnrt.render_config import RenderConfig
 from trnrt.render_model import ModelFolder, read_model_folder
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
@@ -81,6 +82,7 @@ def run_render(config: RenderConfig) -> int:
     """Render until a signal and return the exit code; raises StartupError before anything listens."""
     model = model_of(config)
     check_certificate(ingress_settings(config))
+    check_production_log(config)
     with closing(bind(ingress_settings(config))) as bound:
         log.info("settings: %s", " ".join(f"{name}={value}" for name, value in config.flags().items()))
         server = RenderServer(config, model, open_stats(), int(time.time()), bound)
@@ -125,9 +127,11 @@ async def serve_render(
     server: RenderServer, *, task_status: "trio.TaskStatus[RenderServer]" = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Start every stage and then the HTTP server; returns after a drain, raises when a stage fails."""
-    settings = ingress_settings(server.config)
+    config = server.config
+    settings = ingress_settings(config)
     with server.bound or bind(settings) as bound:
-        async with trio.open_nursery() as stages:
+        logged = production_log(config, "render", server.model.settings.served_model_name, server.stats, lambda: None)
+        async with logged, trio.open_nursery() as stages:
             await _start_stages(server, stages)
             server.serving = Serving(services(server), settings, calls=Calls(server.stats.send.send))
             app = create_render_app(server.serving, _facts(server))

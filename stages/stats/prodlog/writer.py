@@ -187,16 +187,22 @@ async def run_gauges(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Log the load, where there is one, and what the stats stage has lost, every GAUGES_S, if it changed."""
-    task_status.started()
+    """Log the load, where there is one, and what the stats stage has lost, every GAUGES_S and at the end."""
     newest, num_told = None, 0
-    while True:
-        now = load()
+
+    def look() -> None:
+        nonlocal newest, num_told
+        now, lost = load(), num_lost()
         if now is not None and now != newest:
             prodlog.gauges(now)
-            newest = now
-        lost = num_lost()
         if lost > num_told:
             prodlog.lost(lost - num_told)
-            num_told = lost
-        await trio.sleep(GAUGES_S)
+        newest, num_told = now, lost
+
+    task_status.started()
+    try:
+        while True:
+            look()
+            await trio.sleep(GAUGES_S)
+    finally:
+        look()

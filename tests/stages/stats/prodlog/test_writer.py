@@ -295,19 +295,20 @@ async def test_gauges_are_logged_every_few_seconds_in_which_they_have_changed(
 
     def load() -> Load:
         second = trio.current_time() - began_s
-        return evolve(LOAD, running=0 if second < 2 * GAUGES_S else 5)
+        return evolve(LOAD, running=0 if second < 2 * GAUGES_S else 5, waiting=int(second > 4 * GAUGES_S))
 
     with trio.move_on_after(4.5 * GAUGES_S):
         await run_gauges(load, lambda: 0, one)
     one.writer.close(0.0)
 
     lines = read(tmp_path).of(GaugesLine)
-    assert [(line.at_s - AT_S, line.running) for line in lines] == [(0, 0), (2 * GAUGES_S, 5)]
+    told = [(line.at_s - AT_S, line.running, line.waiting) for line in lines]
+    assert told == [(0, 0, 0), (2 * GAUGES_S, 5, 0), (4.5 * GAUGES_S, 5, 1)]
 
 
 async def test_what_the_stats_stage_has_lost_is_told_once(tmp_path: Path, autojump_clock: trio.testing.MockClock):
     one = ProdLog(writer(tmp_path))
-    counts = iter((0, 3, 3, 10))
+    counts = iter((0, 3, 3, 10, 10))
 
     with trio.move_on_after(3.5 * GAUGES_S):
         await run_gauges(lambda: None, lambda: next(counts), one)
