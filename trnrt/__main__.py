@@ -1,4 +1,4 @@
-"""`python -m trnrt [serve|render|compile|simulate] [flags]`: argv to Config to one nursery tree to an exit code."""
+"""`python -m trnrt [serve|render|compile|simulate|report] [flags]`: argv to an exit code."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from stages.errors import StartupError
 from trnrt.config import HttpConfig, load_config
 from trnrt.render_config import load_render_config
 
-COMMANDS = ("serve", "render", "compile", "simulate")
+COMMANDS = ("serve", "render", "compile", "simulate", "report")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,6 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from trnrt.simulate import run_simulate
 
             return run_simulate(args)
+        if command == "report":
+            from trnrt.report import run_report
+
+            return run_report(args)
         if command == "render":
             from trnrt.render import run_render
 

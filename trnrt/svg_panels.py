@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from textwrap import wrap
 
+import numpy as np
 from attrs import field, frozen
 
 COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#e377c2", "#17becf")
@@ -82,6 +83,23 @@ def draw(heading: Sequence[str], legend: Sequence[str], panels: Sequence[Panel])
 def number(value: float) -> str:
     """Return a number as an axis shows it."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def shares(title: str, values: Sequence[Sequence[float]], names: Sequence[str] = ()) -> Panel:
+    """Return the share of values (seconds) up to each time, over a logarithmic axis of milliseconds."""
+    lines = [_cumulative(one) for one in values]
+    times_ms = [x for line in lines for x, _ in line if x > 0] or [1.0]
+    low = math.floor(math.log10(max(min(times_ms), max(times_ms) / 1e6)))
+    high = max(low + 1, math.ceil(math.log10(max(times_ms))))
+    return Panel(title, "milliseconds", lines, Axis(10.0**low, 10.0**high, is_log=True), Axis(0.0, 1.0), names)
+
+
+def _cumulative(values: Sequence[float]) -> Points:
+    if not len(values):
+        return ()
+    ordered = np.sort(np.array(values)) * 1000
+    ranks = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), MAX_POINTS)).round().astype(int))
+    return [(float(ordered[rank]), (int(rank) + 1) / len(ordered)) for rank in ranks]
 
 
 def _panel(panel: Panel, left: int, top: int) -> Iterable[str]:

@@ -3,12 +3,10 @@
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from trnrt.simulation.metrics import token_gaps_s, ttfts_s
 from trnrt.simulation.report import Report, Result
 from trnrt.simulation.run import Moment
-from trnrt.svg_panels import MAX_POINTS, Axis, Panel, Points, draw
+from trnrt.svg_panels import MAX_POINTS, Axis, Panel, Points, draw, shares
 
 
 def to_svg(report: Report) -> str:
@@ -21,23 +19,6 @@ def to_svg(report: Report) -> str:
         _levels("running", results, lambda moment: moment.running),
     )
     return draw(report.heading.split("\n"), [result.name for result in results], panels)
-
-
-def shares(title: str, values: Sequence[Sequence[float]], names: Sequence[str] = ()) -> Panel:
-    """Return the share of values (seconds) up to each time, over a logarithmic axis of milliseconds."""
-    lines = [_cumulative(one) for one in values]
-    times_ms = [x for line in lines for x, _ in line if x > 0] or [1.0]
-    low = math.floor(math.log10(max(min(times_ms), max(times_ms) / 1e6)))
-    high = max(low + 1, math.ceil(math.log10(max(times_ms))))
-    return Panel(title, "milliseconds", lines, Axis(10.0**low, 10.0**high, is_log=True), Axis(0.0, 1.0), names)
-
-
-def _cumulative(values: Sequence[float]) -> Points:
-    if not len(values):
-        return ()
-    ordered = np.sort(np.array(values)) * 1000
-    ranks = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), MAX_POINTS)).round().astype(int))
-    return [(float(ordered[rank]), (int(rank) + 1) / len(ordered)) for rank in ranks]
 
 
 def _levels(title: str, results: Sequence[Result], level: Callable[[Moment], int]) -> Panel:

@@ -13,9 +13,8 @@ from attrs import define, field
 
 from stages.errors import ConfigError
 from stages.stats.prodlog.folder import is_being_written, log_files
-from stages.stats.prodlog.lines import SCHEMA, EndLine, Header, Line, LostLine, Unknown, decode
+from stages.stats.prodlog.lines import SCHEMA, EndLine, Header, Line, LostLine, RequestLine, Unknown, decode
 
-Take = Callable[[Line], None]
 # How the file ends: by its end line; by no end line as it is being written; by a crash.
 Ending = Literal["closed", "open", "cut short"]
 
@@ -50,6 +49,10 @@ class FileRead:
     def is_newer(self) -> bool:
         """Return whether a newer version wrote it, some of whose fields may mean something else."""
         return self.header is not None and self.header.schema > SCHEMA
+
+
+# Gets a line and its file as far as that was read.
+Take = Callable[[Line, FileRead], None]
 
 
 @define(eq=False)
@@ -113,14 +116,16 @@ def _read_line(raw: bytes, file: FileRead, take: Take) -> None:
     elif isinstance(line, Header):
         file.header = file.header or line
     else:
-        file.last_at_s = line.at_s
+        # A call is logged when it ended.
+        at_s = line.at_s + line.ended_s if isinstance(line, RequestLine) else line.at_s
+        file.last_at_s = max(at_s, file.last_at_s or at_s)
     if file.first_at_s is None and not isinstance(line, Unknown):
         file.first_at_s = line.at_s
     if isinstance(line, LostLine):
         file.num_lost += line.count
     if isinstance(line, EndLine):
         file.ending, file.is_last = "closed", line.is_last
-    take(line)
+    take(line, file)
 
 
 def _count(n: int, file: FileRead) -> None:

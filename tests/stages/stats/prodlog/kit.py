@@ -118,4 +118,4 @@ class Read:
 
 def read(path: Path) -> Read:
     lines: list[Line] = []
-    return Read(read_log(path, lines.append), lines)
+    return Read(read_log(path, lambda line, file: lines.append(line)), lines)

@@ -312,7 +312,11 @@ def test_the_names_of_files_sort_by_their_age(tmp_path: Path):
         one.write(records(1))
         one.close()
 
-    assert [file.run for file in read_log(tmp_path, lambda line: None).files] == ["0000000b", "0000000a", "00000001"]
+    assert [file.run for file in read_log(tmp_path, lambda line, file: None).files] == [
+        "0000000b",
+        "0000000a",
+        "00000001",
+    ]
 
 
 def test_nothing_to_write_makes_no_file(tmp_path: Path):
