@@ -9,7 +9,7 @@ from stages.errors import CheckpointError, ConfigError
 from stages.messages import Sampling
 from stages.settings import ModelSettings, TemplateSource
 from trnrt.chat_templates import choose_template
-from trnrt.served import read_json
+from trnrt.folder_files import read_json
 
 
 @frozen
