@@ -49,6 +49,7 @@ from trnrt.engine_match import OwnFacts, compare, facts_or_none, watch_engine
 from trnrt.launch_engine import LaunchedEngine, command_of, launched
 from trnrt.model_folder import ModelFolder, read_model_folder
 from trnrt.observing import calls_of, open_traces
+from trnrt.production_log import check_production_log, production_log
 from trnrt.render_config import RenderConfig, forwarding_rules
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
 from trnrt.supervise import contained, linked
@@ -90,6 +91,7 @@ def run_render(config: RenderConfig, args: Sequence[str] = ()) -> int:
     The arguments are what workers are started with.
     """
     check_certificate(ingress_settings(config))
+    check_production_log(config)
     if (seat := seat_of(os.environ)) is not None:
         return _serve_until_signalled(config, seat.bound, None, seat)
     with ExitStack() as stack:
@@ -183,9 +185,11 @@ async def serve_render(
     server: RenderServer, *, task_status: "trio.TaskStatus[RenderServer]" = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Start every stage and then the HTTP server; returns after a drain, raises when a stage fails."""
-    settings = ingress_settings(server.config)
+    config = server.config
+    settings = ingress_settings(config)
     with server.bound or bind(settings) as bound:
-        async with trio.open_nursery() as stages:
+        logged = production_log(config, "render", server.model.settings.served_model_name, server.stats, lambda: None)
+        async with logged, trio.open_nursery() as stages:
             await _start_stages(server, stages)
             server.serving = Serving(
                 services(server), settings, calls=calls_of(server.config, server.stats.send.send, server.traces)
