@@ -16,7 +16,7 @@ from attrs import frozen
 from stages.errors import InvalidRequest, Unauthorized
 
 # Everything under these is open: what load balancers and scrapers ask.
-OPEN_PREFIXES = ("/health", "/ready", "/metrics")
+OPEN_PREFIXES = ("/health", "/ready", "/metrics", "/_sglang_renderer/")
 CREDENTIAL_HEADERS = ("authorization", "x-api-key")
 ANY_ORIGIN = "*"
 PREFLIGHT_MAX_AGE_S = "600"

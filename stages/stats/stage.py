@@ -1,5 +1,6 @@
 """Collects records into counters; everybody else reads them synchronously through Stats.snapshot."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import assert_never
 
@@ -7,7 +8,7 @@ import trio
 from attrs import define, field
 
 from stages.channels import STATS_QUEUE
-from stages.messages import Load, Record, StatsInbox
+from stages.messages import Load, Record, RequestRecord, StatsInbox, TokenGaps
 from stages.stats.counters import Counters, Snapshot
 from stages.stats.lossy import StatsSend
 
@@ -19,6 +20,8 @@ class Stats:
     send: StatsSend
     receive: "trio.MemoryReceiveChannel[StatsInbox]"
     counters: Counters = field(factory=Counters)
+    # Who else gets every item, in the stats stage: calls that neither wait nor raise.
+    taps: list[Callable[[StatsInbox], None]] = field(factory=list)
 
     def snapshot(self, now_s: float) -> Snapshot:
         """Return the totals as of now_s, on the loop's clock."""
@@ -35,17 +38,21 @@ async def run_stats(stats: Stats, *, task_status: trio.TaskStatus[None] = trio.T
     """Count what arrives until the channel's send end is closed, all that is there at each wake."""
     task_status.started()
     async for item in stats.receive:
-        _count(item, stats.counters)
+        _count(item, stats)
         with suppress(trio.WouldBlock, trio.EndOfChannel):
             while True:
-                _count(stats.receive.receive_nowait(), stats.counters)
+                _count(stats.receive.receive_nowait(), stats)
 
 
-def _count(item: StatsInbox, counters: Counters) -> None:
+def _count(item: StatsInbox, stats: Stats) -> None:
     match item:
         case Record():
-            counters.record(item, trio.current_time())
+            stats.counters.record(item, trio.current_time())
         case Load():
-            counters.load(item)
+            stats.counters.load(item)
+        case RequestRecord() | TokenGaps():
+            pass
         case _:
             assert_never(item)
+    for tap in stats.taps:
+        tap(item)
