@@ -17,6 +17,7 @@ Stop order is the reverse: ingress refuses, the scheduler finishes what it accep
 
 import gc
 import logging
+import os
 import socket
 import sys
 import time
@@ -36,7 +37,6 @@ from stages.executor.stage import run_executor
 from stages.grammar.engines import check_available
 from stages.grammar.stage import run_grammar
 from stages.ingress.app import create_app
-from stages.ingress.calls import Calls
 from stages.ingress.dialects import find_dialects
 from stages.ingress.info import Device as DeviceFacts
 from stages.ingress.info import Info
@@ -49,8 +49,10 @@ from stages.scheduler.core import SchedulerCore
 from stages.scheduler.stage import run_scheduler
 from stages.settings import DetokenizerSettings, GrammarSettings, PromptSettings
 from stages.stats.stage import Stats, open_stats, run_stats
+from stages.traces.exporter import TraceExporter
 from trnrt.config import Config
 from trnrt.device import build_device
+from trnrt.observing import calls_of, open_traces
 from trnrt.resolve import resolve
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
 from trnrt.scheduling import engine_channels, scheduler_settings
@@ -88,11 +90,12 @@ def run_server(config: Config) -> int:
     check_certificate(ingress_settings(config))
     if model.settings.structured_outputs:
         check_available()
+    traces = open_traces(config, package_version(), os.environ)
     with closing(bind(ingress_settings(config))) as bound:
-        return _run(config, model, bound)
+        return _run(config, model, bound, traces)
 
 
-def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
+def _run(config: Config, model: ServedModel, bound: socket.socket, traces: TraceExporter | None) -> int:
     device = build_device(config, model)
     log.info("settings: %s", " ".join(f"{name}={value}" for name, value in config.flags().items()))
     log.info("device: %s", " ".join(f"{name}={value}" for name, value in device.describe().items()))
@@ -101,6 +104,7 @@ def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
     server = Server(
         config, model, device, engine_channels(scheduler_settings(config)), open_stats(), int(time.time()), bound
     )
+    server.traces = traces
     try:
         return run_until_signalled(server, partial(serve, server), partial(drain, server), config.drain_timeout)
     finally:
@@ -141,7 +145,9 @@ async def serve(
             await _start_stages(server, stages_nursery, runner(server.device), prompts_receive)
             grammars = server.channels.grammar_send if server.model.settings.structured_outputs else None
             services = Services(LocalEngine(server.channels), prompts_send, server.model.settings, grammars)
-            server.serving = Serving(services, settings, calls=Calls(server.stats.send.send))
+            server.serving = Serving(
+                services, settings, calls=calls_of(server.config, server.stats.send.send, server.traces)
+            )
             app = create_app(find_dialects(), server.serving, _info(server))
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)
