@@ -61,6 +61,10 @@ class ModelSettings:
     penalties: bool = False
     # What ends every chat beside the request's own stops: the chat template's.
     chat_stop: tuple[str, ...] = ()
+    # Tokens of the context that neither prompt nor answer may use.
+    reserved_tokens: int = 0
+    # Whether prompts and answers that are too long for the context are cut, in place of a refusal.
+    truncates: bool = False
     # Other names clients may call it by; * stands for any text.
     aliases: tuple[str, ...] = ()
 

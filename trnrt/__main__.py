@@ -1,4 +1,4 @@
-"""`python -m trnrt [serve|render|compile|simulate] [flags]`: argv to Config to one nursery tree to an exit code."""
+"""`python -m trnrt [serve|render|compile|simulate|report] [flags]`: argv to an exit code."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ from stages.logs.handler import logging_to
 from trnrt.config import Config, load_config
 from trnrt.render_config import RenderConfig, load_render_config
 
-COMMANDS = ("serve", "render", "compile", "simulate")
+COMMANDS = ("serve", "render", "compile", "simulate", "report")
 
 log = logging.getLogger("trnrt")
 
@@ -31,9 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             from trnrt.simulate import run_simulate
 
             return run_simulate(args)
+        if command == "report":
+            from trnrt.report import run_report
+
+            return run_report(args)
         config = load_render_config(args, os.environ) if command == "render" else load_config(args, os.environ)
         with logging_to(sys.stderr, config.log_level, config.log_format):
-            return _run(command, config)
+            return _run(command, config, args)
     except StartupError as error:
         print(f"trnrt: {error}", file=sys.stderr)
         return 2
@@ -41,12 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(command: str, config: Config | RenderConfig) -> int:
+def _run(command: str, config: Config | RenderConfig, args: Sequence[str]) -> int:
     try:
         if isinstance(config, RenderConfig):
             from trnrt.render import run_render
 
-            return run_render(config)
+            return run_render(config, args)
         if command == "compile":
             from trnrt.compile import compile_all
 

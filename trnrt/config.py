@@ -75,6 +75,15 @@ class HttpConfig:
     otlp_sample_ratio: float = setting(
         1.0, "logging", "share of requests to trace, 0 to 1, of those that belong to no trace yet", low=0
     )
+    prod_dir: str | None = setting(
+        None,
+        "logging",
+        "folder of the production log: counts and times of every call; none when absent",
+        alias="prod-log-dir",
+    )
+    prod_max_mb: int = setting(
+        1024, "logging", "MiB that all files of the production log have together", low=1, alias="prod-log-max-mb"
+    )
 
 
 @frozen(kw_only=True)

@@ -22,7 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import closing, suppress
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from functools import partial
 
 import trio
@@ -53,6 +53,7 @@ from stages.traces.exporter import TraceExporter
 from trnrt.config import Config
 from trnrt.device import build_device
 from trnrt.observing import calls_of, open_traces
+from trnrt.production_log import check_production_log, production_log
 from trnrt.resolve import resolve
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
 from trnrt.scheduling import engine_channels, scheduler_settings
@@ -88,6 +89,7 @@ def run_server(config: Config) -> int:
     model = read_served_model(config)
     config = resolve(config, model)
     check_certificate(ingress_settings(config))
+    check_production_log(config)
     if model.settings.structured_outputs:
         check_available()
     traces = open_traces(config, package_version(), os.environ)
@@ -141,7 +143,7 @@ async def serve(
     settings = ingress_settings(server.config)
     prompts_send, prompts_receive = trio.open_memory_channel[Render](PROMPT_QUEUE)
     with server.bound or bind(settings) as bound:
-        async with trio.open_nursery() as stages_nursery:
+        async with _logged(server), trio.open_nursery() as stages_nursery:
             await _start_stages(server, stages_nursery, runner(server.device), prompts_receive)
             grammars = server.channels.grammar_send if server.model.settings.structured_outputs else None
             services = Services(LocalEngine(server.channels), prompts_send, server.model.settings, grammars)
@@ -164,6 +166,17 @@ async def serve(
                 log.info("listening on %s", address(settings, server.port))
                 task_status.started(server)
             stages_nursery.cancel_scope.cancel()
+
+
+def _logged(server: Server) -> AbstractAsyncContextManager[None]:
+    """Return the block in which calls are logged; its load is there once the scheduler is."""
+    return production_log(
+        server.config,
+        "serve",
+        server.model.settings.served_model_name,
+        server.stats,
+        lambda: None if server.core is None else server.core.load(),
+    )
 
 
 async def _start_stages(
