@@ -206,7 +206,7 @@ def test_a_wrong_flag_of_the_log_is_told_by_name(load: Callable[..., Any], argv:
 def test_a_process_that_fails_says_why_in_its_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(config: object) -> int:
+    def broken(*_: object) -> int:
         raise KeyError("unforeseen")
 
     monkeypatch.setattr("trnrt.render.run_render", broken)
