@@ -43,6 +43,12 @@ def test_without_any_the_reason_is_told(tmp_path: Path) -> None:
     assert "deepseek_v32" in choose_template(write(tmp_path, "x"), model_type="deepseek_v32").missing
 
 
+def test_a_file_of_the_flags_may_spell_its_newlines_and_the_folders_is_taken_as_it_is(tmp_path: Path) -> None:
+    (write(tmp_path) / "chat_template.jinja").write_text("\na\\nb\n")
+    assert choose_template(tmp_path, str(tmp_path / "chat_template.jinja")).texts == {"default": "a\nb"}
+    assert choose_template(tmp_path).texts == {"default": "\na\\nb\n"}
+
+
 def test_special_tokens_are_texts_or_objects(tmp_path: Path) -> None:
     write(tmp_path, "x", bos_token="<s>", eos_token={"content": "</s>"}, unk_token=None)
     assert choose_template(tmp_path).variables == {"bos_token": "<s>", "eos_token": "</s>"}
