@@ -176,7 +176,7 @@ class Prompter:
         size = self.tokenizer.vocab_size
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= size):
             wrong = next(token_id for token_id in token_ids if not 0 <= token_id < size)
-            raise InvalidRequest(f"Token id {wrong} is out of the vocabulary of {size} ids.", "input_ids")
+            raise InvalidRequest(f"Token id {wrong} is out-of-vocabulary: it must be in [0, {size - 1}].", "input_ids")
         return token_ids
 
     def _prompt(self, token_ids: tuple[int, ...]) -> Prompt:
