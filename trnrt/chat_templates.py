@@ -12,10 +12,9 @@ from stages.errors import CheckpointError, ConfigError
 from stages.settings import TemplateSource
 from trnrt.conversations import BUILT_IN, implied, is_description, read_conversation
 from trnrt.folder_files import read_optional, read_text
+from trnrt.native_formats import native_name, native_source
 
 TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-# Formats of which models' own encoders are programs, not templates; a checkpoint's Jinja of them is not what they read.
-NATIVE_ONLY = frozenset(("deepseek_v32", "deepseek_v3_2", "deepseek_v4", "kimi_k3", "inkling_mm_model"))
 
 log = logging.getLogger("trnrt")
 
@@ -26,6 +25,7 @@ def choose_template(
     *,
     model: str = "",
     model_type: str = "",
+    architectures: tuple[str, ...] = (),
     defaults: Mapping[str, Any] | None = None,
     trusts_special_tokens: bool = False,
 ) -> TemplateSource:
@@ -35,7 +35,9 @@ def choose_template(
     """
     tokenizer_config = read_optional(folder / "tokenizer_config.json")
     source = evolve(
-        _given(chat_template) if chat_template is not None else _found(folder, tokenizer_config, model, model_type),
+        _given(chat_template)
+        if chat_template is not None
+        else _found(folder, tokenizer_config, model, model_type, architectures),
         defaults=dict(defaults or {}),
         trusts_special_tokens=trusts_special_tokens,
     )
@@ -56,9 +58,12 @@ def _given(chat_template: str) -> TemplateSource:
     return evolve(source, texts={name: text.strip("\n").replace("\\n", "\n") for name, text in source.texts.items()})
 
 
-def _found(folder: Path, tokenizer_config: Mapping[str, Any], model: str, model_type: str) -> TemplateSource:
-    if model_type in NATIVE_ONLY:
-        return TemplateSource({}, f"{model_type} has a format of its own, which is not built in; give --chat-template")
+def _found(
+    folder: Path, tokenizer_config: Mapping[str, Any], model: str, model_type: str, architectures: tuple[str, ...]
+) -> TemplateSource:
+    native = native_name(model_type, architectures)
+    if native is not None:
+        return native_source(native, folder)
     conversation = implied(model, model_type)
     if conversation is not None:
         log.info("%s is of the conversation format %s; --chat-template takes another", model, conversation)

@@ -94,23 +94,24 @@ class Conversation:
         text = (
             "{% for m in messages if m.role not in ['system', 'user', 'assistant'] %}"
             "{{ raise_exception('This format has no role ' ~ m.role ~ '.') }}{% endfor %}"
-            + "".join(f"{{% set {name} = {_literal(value)} %}}" for name, value in names.items())
-            + f"{{% set last = namespace(said={_literal(self.system)}) %}}"
+            + "".join(f"{{% set {name} = {literal(value)} %}}" for name, value in names.items())
+            + f"{{% set last = namespace(said={literal(self.system)}) %}}"
             "{% for m in messages if m.role == 'system' %}{% set last.said = m.content %}{% endfor %}"
             "{% set said = last.said %}"
-            f"{{% set system = {_literal(self.before_system)} ~ said ~ {_literal(self.behind_system)} %}}"
+            f"{{% set system = {literal(self.before_system)} ~ said ~ {literal(self.behind_system)} %}}"
             f"{{{{ {system} }}}}"
             "{% set turns = messages | rejectattr('role', 'equalto', 'system') | list %}"
             "{% for m in turns %}{% set at = loop.index0 %}{% set text = m.content or '' %}"
-            f"{{% set role = {_literal(self.user)} if m.role == 'user' else {_literal(self.assistant)} %}}"
+            f"{{% set role = {literal(self.user)} if m.role == 'user' else {literal(self.assistant)} %}}"
             f"{{{{ ({turn}) if text else ({opening}) }}}}{{% endfor %}}"
-            f"{{% if add_generation_prompt %}}{{% set role = {_literal(self.assistant)} %}}"
+            f"{{% if add_generation_prompt %}}{{% set role = {literal(self.assistant)} %}}"
             f"{{% set at = turns | length %}}{{{{ {opening} }}}}{{% endif %}}"
         )
         return TemplateSource({"default": text}, stop=self.stop)
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """Return a text as a string of Jinja."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return f"'{escaped}'"
 

@@ -228,6 +228,7 @@ def _template(
         choose_template,
         model=model,
         model_type=facts.model_type,
+        architectures=facts.architectures,
         defaults=kwargs,
         trusts_special_tokens=trusts_special_tokens,
     )
