@@ -209,7 +209,7 @@ def _constants(path: Path) -> dict[str, str]:
         body = ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise CheckpointError(f"{path}: is not Python: {error}") from None
-    found = {}
+    found: dict[str, str] = {}
     for node in body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
