@@ -206,7 +206,7 @@ async def _start_stages(
             channels.grammar_receive,
             channels.scheduler_send.send_nowait,
         )
-    await nursery.start(stage(run_prompt_stage, "prompt"), PromptSettings(tokenizer, model.card.template), prompts)
+    await nursery.start(stage(run_prompt_stage, "prompt"), PromptSettings(tokenizer, model.template), prompts)
 
 
 async def _run_scheduler(server: Server, *, task_status: "trio.TaskStatus[SchedulerCore]") -> None:
