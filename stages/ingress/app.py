@@ -29,6 +29,7 @@ from stages.ingress import ollama
 from stages.ingress.access import Access
 from stages.ingress.admin import ANSWERS, BODIES, Admin, BodyRoute, Told, admin_paths, body_routes, read_flush_timeout_s
 from stages.ingress.body import LARGE_BODY_BYTES, check_media_type, parse_object
+from stages.ingress.dashboard import page
 from stages.ingress.dialect import Call, Dialect, ErrorBody, Lookup, Parsed, Route
 from stages.ingress.error_bodies import general_error
 from stages.ingress.info import Info
@@ -174,6 +175,7 @@ def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info) -> App
     _add_info_routes(app, info)
     _add_admin_routes(app)
     _add_document(app, dialects, info)
+    _add_dashboard(app)
     app.register_error_handler(HTTPException, _on_http_exception)
     app.register_error_handler(Exception, _on_exception)
     return app
@@ -295,6 +297,13 @@ def _add_document(app: App, dialects: Sequence[Dialect], info: Info) -> None:
         return Response(await app.serving.aside.write(rendered), content_type=JSON)
 
     app.add_url_rule("/openapi.json", "info /openapi.json", answer, methods=["GET"])
+
+
+def _add_dashboard(app: App) -> None:
+    async def answer() -> Response:
+        return Response(page().body, headers=dict(page().headers))
+
+    app.add_url_rule("/dashboard", "info /dashboard", answer, methods=["GET"])
 
 
 def _loads(info: Info) -> object:

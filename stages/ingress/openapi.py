@@ -50,6 +50,7 @@ MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
     "/flush_cache": ("text/plain",),
     "/v1/loads": (JSON, "text/plain"),
     "/get_loads": (JSON, "text/plain"),
+    "/dashboard": ("text/html",),
 }
 # Routes that are there to say that there is nothing.
 NEVER_ANSWERED = frozenset({"/v1/responses/{response_id}"})
