@@ -12,12 +12,24 @@ sys.path.insert(0, str(ROOT))
 
 
 def flags() -> Iterable[str]:
-    from trnrt.config import GROUPS, Config, field_kind, flag_name
+    from trnrt.config import GROUPS, Config
+
+    return _settings(Config, GROUPS)
+
+
+def render_flags() -> Iterable[str]:
+    from trnrt.render_config import GROUPS, RenderConfig
+
+    return _settings(RenderConfig, GROUPS)
+
+
+def _settings(config_class: type, groups: Iterable[str]) -> Iterable[str]:
+    from trnrt.flags import field_kind, flag_name, settings_of
 
     yield "| flag | environment | value | default | what |"
     yield "|---|---|---|---|---|"
-    for group in GROUPS:
-        for field in attrs.fields(Config):
+    for group in groups:
+        for field in settings_of(config_class).values():
             if field.metadata["group"] == group:
                 kind, choices = field_kind(field)
                 value = " \\| ".join(choices) or kind.__name__
@@ -130,6 +142,7 @@ def messages() -> Iterable[str]:
 
 TABLES: dict[str, tuple[str, Callable[[], Iterable[str]]]] = {
     "flags": ("docs/CONFIGURATION.md", flags),
+    "render flags": ("docs/CONFIGURATION.md", render_flags),
     "presets": ("docs/CONFIGURATION.md", presets),
     "messages": ("stages/README.md", messages),
     "fields": ("docs/API.md", fields),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attrs import frozen as checked_frozen
 
     from stages.mailbox import Mailbox
+    from stages.trail import Trail
 else:
     # For what is made anew for every row of every step: the type checker alone keeps it from being changed, which takes
     # a third of the time to make.
@@ -390,6 +391,8 @@ class Submit:
     engine_rid: str | None = None
     passed_fields: Mapping[str, Any] = field(factory=dict)
     passed_sampling: Mapping[str, Any] = field(factory=dict)
+    # Where its call's instants are noted, None where nobody asks.
+    trail: "Trail | None" = None
 
     @property
     def has_text_stops(self) -> bool:
@@ -530,6 +533,25 @@ SchedulerInbox = Arrived | Bumped | Cancel | Command | Drain | MasksFilled | Ste
 # ---------------------------------------------------------------------------------------------------------------------
 
 FinishKind = Literal["stop", "length", "content_filter", "abort", "error"]
+# Why a call was refused or failed; those up to unavailable are 503s. displaced is by a request of better priority.
+Cause = Literal[
+    "queue_full",
+    "queue_timeout",
+    "displaced",
+    "draining",
+    "timeout",
+    "priority_refused",
+    "unavailable",
+    "context_length",
+    "out_of_memory",
+    "body_too_large",
+    "body_too_slow",
+    "invalid",
+    "aborted",
+    "engine_refused",
+    "engine_failed",
+    "internal",
+]
 
 
 @frozen
@@ -543,6 +565,8 @@ class Finish:
     # Of an engine behind this server: its clients read its words, as they would without us in between.
     is_remote: bool = False
     retry_after_s: int | None = None
+    # For statistics; no client reads it.
+    cause: Cause | None = None
 
 
 @checked_frozen(unsafe_hash=True)
@@ -668,6 +692,57 @@ class Record:
     value: float = 1.0
 
 
+# tool_calls is a stop after a call; refused came before anything of it ran, error after; disconnected: the client left.
+Outcome = Literal["stop", "tool_calls", "length", "abort", "error", "refused", "disconnected"]
+
+
+@frozen
+class RequestRecord:
+    """ingress -> stats: one generation call that has ended: what it counts and when it got where, never text.
+
+    Instants are seconds on trio's clock, None where it never came there; with several asks or choices the first one's
+    admission and first token, the last one's prompt, submission and last token. Of the prompt every ask's tokens count
+    once, and as cached what its first choice found. status is None where the client left before there was one.
+    """
+
+    request_id: str
+    route: str
+    dialect: str
+    model: str
+    is_streamed: bool
+    is_constrained: bool
+    num_choices: int
+    # Unix time of arrived_s.
+    arrived_unix_s: float
+    arrived_s: float
+    parsed_s: float | None
+    prompt_ready_s: float | None
+    submitted_s: float | None
+    admitted_s: float | None
+    first_token_s: float | None
+    last_token_s: float | None
+    ended_s: float
+    prompt_tokens: int
+    cached_device_tokens: int
+    cached_host_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    retractions: int
+    outcome: Outcome
+    status: int | None
+    cause: Cause | None
+    # The W3C traceparent that came with the call.
+    trace: str | None = None
+
+
+@frozen
+class TokenGaps:
+    """detokenizer -> stats: tokens of a step, and the seconds between two of one choice, each with how many."""
+
+    num_tokens: int
+    gaps: tuple[tuple[float, int], ...]
+
+
 @frozen
 class Load:
     """scheduler -> stats: where the engine stands after a step."""
@@ -685,6 +760,8 @@ class Load:
     evictable_pages: int = 0
     used_snapshots: int = 0
     total_snapshots: int = 0
+    # Of used_snapshots, those the prefix cache would give.
+    evictable_snapshots: int = 0
     used_host_pages: int = 0
     total_host_pages: int = 0
     used_host_snapshots: int = 0
@@ -692,4 +769,4 @@ class Load:
     is_paused: bool = False
 
 
-StatsInbox = Record | Load
+StatsInbox = Record | RequestRecord | TokenGaps | Load

@@ -24,6 +24,7 @@ from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, Priori
 from stages.mailbox import Mailbox
 from stages.messages import (
     Ask,
+    Chat,
     ChoiceKey,
     CompileGrammar,
     Constraint,
@@ -41,6 +42,7 @@ from stages.messages import (
     WorkDone,
 )
 from stages.settings import ModelSettings
+from stages.trail import Trail
 
 ABORTED_WAITING = "Abort in waiting queue"
 
@@ -85,8 +87,10 @@ class Answer:
 
 
 @asynccontextmanager
-async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
+async def admitted(ask: Ask, services: Services, trail: Trail | None = None) -> AsyncIterator[Answer]:
     """Render, check and queue `ask`, giving its Answer; leaving the block frees whatever the request still holds.
+
+    When it got where is noted on its call's trail.
 
     Raises RequestError for what the client can mend, Unavailable when the server takes nothing, or nothing like it.
     """
@@ -95,22 +99,33 @@ async def admitted(ask: Ask, services: Services) -> AsyncIterator[Answer]:
     services.rendering[ask.request_id] = False
     try:
         prompt = await render(ask, services)
+        if trail is not None:
+            trail.rendered(len(prompt.token_ids), trio.current_time())
         grammar = await _compiled(ask, services)
     finally:
         is_aborted = services.rendering.pop(ask.request_id)
-    max_new_tokens = fit(ask, len(prompt.token_ids), services.model)
-    check_start(ask, len(prompt.token_ids))
-    mailbox, events = open_mailbox(max_new_tokens, ask.num_choices)
-    submits = tuple(_submits(ask, prompt, max_new_tokens, services.model, mailbox, grammar))
+    submits, mailbox, events = made_of(ask, prompt, grammar, services.model, trail)
     if is_aborted:
         _end_unsubmitted(submits)
     else:
         services.engine.submit(submits)
+        if trail is not None:
+            trail.submitted_s = trio.current_time()
     try:
         yield Answer(ask, prompt, events, mailbox)
     finally:
         services.engine.cancel(ask.request_id)
         events.close()
+
+
+def made_of(
+    ask: Ask, prompt: Prompt, grammar: Grammar | None, model: ModelSettings, trail: Trail | None = None
+) -> "tuple[tuple[Submit, ...], Mailbox, trio.MemoryReceiveChannel[Event]]":
+    """Return an ask's choices as they are submitted, and both ends of their mailbox; raises RequestError."""
+    max_new_tokens = fit(ask, len(prompt.token_ids), model)
+    check_start(ask, len(prompt.token_ids))
+    mailbox, events = open_mailbox(max_new_tokens, ask.num_choices)
+    return tuple(_submits(ask, prompt, max_new_tokens, model, mailbox, grammar, trail)), mailbox, events
 
 
 async def render(ask: Ask, services: Services) -> Prompt:
@@ -240,10 +255,12 @@ def _submits(
     model: ModelSettings,
     mailbox: Mailbox,
     grammar: Grammar | None = None,
+    trail: Trail | None = None,
 ) -> list[Submit]:
     seed = ask.sampling.seed if ask.sampling.seed is not None else secrets.randbits(62)
     wait_until_s = math.inf if model.queue_timeout_s is None else trio.current_time() + model.queue_timeout_s
     stop_token_ids = frozenset() if ask.limits.ignore_eos else ask.limits.stop_token_ids | model.eos_token_ids
+    stop = (*model.chat_stop, *ask.limits.stop) if isinstance(ask.prompt, Chat) else ask.limits.stop
     rules = _rules(ask, model, grammar)
     return [
         Submit(
@@ -254,7 +271,7 @@ def _submits(
             max_new_tokens=max_new_tokens,
             min_new_tokens=ask.limits.min_new_tokens,
             stop_token_ids=stop_token_ids,
-            stop=ask.limits.stop,
+            stop=stop,
             stop_regex=ask.limits.stop_regex,
             form=ask.form,
             in_reasoning=prompt.in_reasoning,
@@ -277,6 +294,7 @@ def _submits(
             engine_rid=ask.engine_rids[choice] if ask.engine_rids else None,
             passed_fields=ask.passed_fields,
             passed_sampling=ask.passed_sampling,
+            trail=trail,
         )
         for choice in range(ask.num_choices)
     ]

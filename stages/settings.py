@@ -7,7 +7,7 @@ from typing import Any, Literal
 from attrs import field, frozen
 
 from stages.engine.origin import Origin
-from stages.messages import Sampling
+from stages.messages import Penalties, Sampling
 
 
 @frozen
@@ -49,12 +49,16 @@ class ModelSettings:
     reasoning_parser: str | None
     tool_call_parser: str | None
     default_sampling: Sampling
+    # Where a request says nothing of them; other than none only for models whose engines have penalties.
+    default_penalties: Penalties = field(factory=Penalties)
     incremental_streaming_output: bool = False
     refuses_priority: bool = False
     queue_timeout_s: float | None = None
     # Which optional inputs the graphs have: token masks (--structured-outputs), changed logits (--penalties).
     structured_outputs: bool = False
     penalties: bool = False
+    # What ends every chat beside the request's own stops: the chat template's.
+    chat_stop: tuple[str, ...] = ()
     # Other names clients may call it by; * stands for any text.
     aliases: tuple[str, ...] = ()
 
@@ -89,6 +93,8 @@ class TemplateSource:
     stop: tuple[str, ...] = ()
     # Whether control tokens written in messages become control tokens, as engines' own templating has it.
     trusts_special_tokens: bool = False
+    # A format of ours by name, in place of texts.
+    native: str = ""
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""`python -m trnrt [serve|compile|simulate] [flags]`: argv to Config to one nursery tree to an exit code."""
+"""`python -m trnrt [serve|render|compile|simulate] [flags]`: argv to Config to one nursery tree to an exit code."""
 
 import logging
 import os
@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from stages.errors import StartupError
-from trnrt.config import load_config
+from trnrt.config import HttpConfig, load_config
+from trnrt.render_config import load_render_config
 
-COMMANDS = ("serve", "compile", "simulate")
+COMMANDS = ("serve", "render", "compile", "simulate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,10 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             from trnrt.simulate import run_simulate
 
             return run_simulate(args)
+        if command == "render":
+            from trnrt.render import run_render
+
+            render_config = load_render_config(args, os.environ)
+            _log_from(render_config)
+            return run_render(render_config)
         config = load_config(args, os.environ)
-        logging.basicConfig(
-            level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-        )
+        _log_from(config)
         if command == "compile":
             from trnrt.compile import compile_all
 
@@ -43,6 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _log_from(config: HttpConfig) -> None:
+    level = config.log_level.upper()
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
 
 
 def _stop_starting(number: int, frame: object) -> None:

@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 
 from stages.errors import CheckpointError, ConfigError
 from stages.settings import TemplateSource
-from trnrt.served import read_json
+from trnrt.folder_files import read_optional, read_text
 
 TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 # Formats of which models' own encoders are programs, not templates; a checkpoint's Jinja of them is not what they read.
@@ -61,13 +61,13 @@ def choose_template(
 
     Raises ConfigError for a --chat-template that cannot be had, CheckpointError naming a file that is not whole.
     """
-    tokenizer_config = _optional(folder / "tokenizer_config.json")
+    tokenizer_config = read_optional(folder / "tokenizer_config.json")
     source = evolve(
         _given(chat_template) if chat_template is not None else _found(folder, tokenizer_config, model_type),
         defaults=dict(defaults or {}),
         trusts_special_tokens=trusts_special_tokens,
     )
-    return evolve(source, variables=_tokens(folder, tokenizer_config))
+    return evolve(source, variables=special_tokens(folder))
 
 
 def _given(chat_template: str) -> TemplateSource:
@@ -101,11 +101,11 @@ def _found(folder: Path, tokenizer_config: Mapping[str, Any], model_type: str) -
 
 def _more(folder: Path) -> dict[str, str]:
     """Return the named templates that stand beside chat_template.jinja in a folder of their own."""
-    return {path.stem: _read(path) for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    return {path.stem: read_text(path) for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
 
 
 def _of_file(path: Path) -> dict[str, str]:
-    text = _read(path)
+    text = read_text(path)
     if path.suffix != ".json":
         return {"default": text}
     try:
@@ -135,9 +135,10 @@ def _texts(value: object, path: Path) -> dict[str, str]:
     return texts
 
 
-def _tokens(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the special tokens' texts; an entry is the text, or an object that has it as its content."""
-    entries = {**_optional(folder / "special_tokens_map.json"), **tokenizer_config}
+def special_tokens(folder: Path) -> dict[str, str]:
+    """Return the special tokens' texts by name; an entry is the text, or an object that has it as its content."""
+    files = ("special_tokens_map.json", "tokenizer_config.json")
+    entries = {name: entry for file in files for name, entry in read_optional(folder / file).items()}
     tokens = {}
     for name in TOKENS:
         entry = entries.get(name)
@@ -145,14 +146,3 @@ def _tokens(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]
         if isinstance(text, str):
             tokens[name] = text
     return tokens
-
-
-def _optional(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from None

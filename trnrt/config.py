@@ -1,24 +1,19 @@
 """Flags, environment and TOML become one frozen Config, once; everything after this reads it and nothing changes it.
 
-Each setting is one field: its flag is the field's name with dashes, its environment variable TRNRT_ and the name in
-capitals, its TOML key the name. A flag beats the environment, which beats the file, which beats the preset, which
-beats the default. `--help`, the table in docs/CONFIGURATION.md and the errors are all made from the fields.
+Each setting is one field, as trnrt/flags.py reads it; a preset beats the defaults, the file and all else the preset.
 """
 
-import argparse
-import math
-import tomllib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import attrs
-from attrs import Attribute, frozen
+from attrs import frozen
 
 from stages.errors import ConfigError
 from stages.scheduler.eviction import eviction_names
 from stages.scheduler.policies import policy_names
+from trnrt.flags import MAX_INT, FlagParser, Layers, setting, settings_of, shown
+from trnrt.flags import convert as convert_field
 from trnrt.presets import PRESETS
 
 POLICIES, EVICTIONS = policy_names(), eviction_names()
@@ -26,36 +21,12 @@ POLICIES, EVICTIONS = policy_names(), eviction_names()
 PRIORITY_POLICIES = ("fcfs", "lof", "priority")
 SHORTEST_FIRST = ("shortest-prefill-first", "spf")
 
-# No number of anything is larger, and arithmetic with it stays exact in a float.
-MAX_INT = 2**53
-
 GROUPS = ("model", "http", "api", "scheduler", "cache", "device", "logging")
 
 
-def setting(
-    default: Any, group: str, text: str, *, low: float | None = None, alias: str | None = None, secret: bool = False
-) -> Any:
-    """Return a field with its group, its one line of help, its smallest value and SGLang's other name for it."""
-    metadata = {"group": group, "text": text, "low": low, "alias": alias, "secret": secret}
-    return attrs.field(default=default, metadata=metadata, repr=not secret)
-
-
-@frozen
-class Config:
-    """Every setting of `python -m trnrt`, resolved."""
-
-    model_path: str | None = setting(
-        None, "model", "checkpoint folder; the shipped demo model when absent", alias="model"
-    )
-    tokenizer_path: str | None = setting(None, "model", "folder with tokenizer.json; the model's own when absent")
-    served_model_name: str | None = setting(None, "model", "name in /v1/models and answers; the folder's when absent")
-    model_alias: str = setting("claude-*", "model", "other names it answers to, by commas; * stands for any text")
-    context_length: int | None = setting(None, "model", "longest prompt + answer in tokens; the model's own", low=8)
-    dtype: Literal["auto", "bfloat16", "float32"] = setting(
-        "auto", "model", "type of weights; auto is the checkpoint's"
-    )
-    preset: str = setting("default", "model", f"named settings: {', '.join(PRESETS)}")
-    config: str | None = setting(None, "model", "TOML file with settings by field name")
+@frozen(kw_only=True)
+class HttpConfig:
+    """The settings of a server that listens, whatever it serves."""
 
     host: str = setting("127.0.0.1", "http", "address to listen on")
     port: int = setting(30000, "http", "port to listen on; 0 takes a free one", low=0)
@@ -79,6 +50,26 @@ class Config:
     api_key: str | None = setting(None, "http", "key that every route but health checks needs", secret=True)
     admin_api_key: str | None = setting(None, "http", "key that admin routes need, in place of --api-key", secret=True)
     allowed_origins: str = setting("*", "http", "origins of web pages that may call, by commas; * is any")
+
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "logging", "least severe line to log")
+
+
+@frozen(kw_only=True)
+class Config(HttpConfig):
+    """Every setting of `python -m trnrt`, resolved."""
+
+    model_path: str | None = setting(
+        None, "model", "checkpoint folder; the shipped demo model when absent", alias="model"
+    )
+    tokenizer_path: str | None = setting(None, "model", "folder with tokenizer.json; the model's own when absent")
+    served_model_name: str | None = setting(None, "model", "name in /v1/models and answers; the folder's when absent")
+    model_alias: str = setting("claude-*", "model", "other names it answers to, by commas; * stands for any text")
+    context_length: int | None = setting(None, "model", "longest prompt + answer in tokens; the model's own", low=8)
+    dtype: Literal["auto", "bfloat16", "float32"] = setting(
+        "auto", "model", "type of weights; auto is the checkpoint's"
+    )
+    preset: str = setting("default", "model", f"named settings: {', '.join(PRESETS)}")
+    config: str | None = setting(None, "model", "TOML file with settings by field name")
 
     reasoning_parser: str | None = setting("auto", "api", "a name of docs/PARSERS.md, none, or auto: the model card's")
     tool_call_parser: str | None = setting("auto", "api", "a name of docs/PARSERS.md, none, or auto: the model card's")
@@ -153,8 +144,6 @@ class Config:
     )
     compile_cache_dir: str | None = setting(None, "device", "folder of compiled graphs; ~/.cache/trnrt when absent")
 
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "logging", "least severe line to log")
-
     @property
     def penalty_tokens(self) -> tuple[int, ...]:
         """Return --penalty-buckets as numbers; raises ConfigError unless they are some, rising and above 0."""
@@ -168,9 +157,7 @@ class Config:
 
     def flags(self) -> dict[str, object]:
         """Return every setting by name, as /server_info and the log line show them: of a secret only that it is set."""
-        secrets = {field.name for field in attrs.fields(Config) if field.metadata["secret"]}
-        values = attrs.asdict(self)
-        return values | {name: "***" for name in secrets if values[name] is not None}
+        return shown(self)
 
 
 def load_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
@@ -180,20 +167,11 @@ def load_config(argv: Sequence[str], environ: Mapping[str, str]) -> Config:
 
 def config_of(given: Mapping[str, Any], environ: Mapping[str, str], suited: Mapping[str, Any] | None = None) -> Config:
     """Return the Config of flags already parsed; `suited` are settings by field name that beat only the defaults."""
-    fields = {field.name: field for field in attrs.fields(Config)}
-    values: dict[str, Any] = {}
-    from_env = {
-        name: _convert(field, environ[key], key)
-        for name, field in fields.items()
-        if (key := f"TRNRT_{name.upper()}") in environ
-    }
-    toml_path = given.get("config") or from_env.get("config")
-    from_file = _read_toml(toml_path, fields) if toml_path else {}
-    preset = given.get("preset") or from_env.get("preset") or from_file.get("preset") or "default"
+    layers = Layers(Config, given, environ)
+    preset = layers.get("preset") or "default"
     if preset not in PRESETS:
         raise ConfigError(f"--preset: there is no preset {preset!r}; choose from {', '.join(PRESETS)}")
-    for layer in (suited or {}, PRESETS[preset].settings, from_file, from_env, given):
-        values.update(layer)
+    values = layers.merged(suited or {}, PRESETS[preset].settings)
     config = Config(**values)
     _check(config)
     # An order by priority without priorities would be no order at all.
@@ -205,114 +183,16 @@ def parser(
     groups: Sequence[str] = GROUPS,
     prog: str = "python -m trnrt",
     description: str = "Serve GLM-5.3-Flash behind SGLang's native API and OpenAI's Chat and Completions.",
-) -> argparse.ArgumentParser:
+) -> FlagParser:
     """Return the parser of the flags of `groups`, all of `serve`'s by default: grouped, one line a flag."""
-    result = _Parser(
-        prog=prog,
-        description=description,
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=54, width=150),
-    )
-    for group in groups:
-        section = result.add_argument_group(group)
-        for field in attrs.fields(Config):
-            if field.metadata["group"] == group:
-                _add_flag(section, field)
+    result = FlagParser(prog, description)
+    result.add_settings(Config, groups)
     return result
 
 
 def convert(name: str, raw: str, where: str) -> Any:
     """Return the value of the setting `name` from its text; raises ConfigError naming `where` it stands."""
-    return _convert(getattr(attrs.fields(Config), name), raw, where)
-
-
-def flag_name(field: "Attribute[Any]") -> str:
-    """Return the flag of a field."""
-    return "--" + field.name.replace("_", "-")
-
-
-def field_kind(field: "Attribute[Any]") -> tuple[type, tuple[str, ...]]:
-    """Return a field's plain type and, for a Literal, its choices."""
-    hint = get_type_hints(Config)[field.name]
-    if get_origin(hint) is UnionType:
-        hint = next(arg for arg in get_args(hint) if arg is not type(None))
-    if get_origin(hint) is Literal:
-        return str, get_args(hint)
-    return hint, ()
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise ConfigError(message)
-
-
-def _add_flag(section: Any, field: "Attribute[Any]") -> None:
-    kind, choices = field_kind(field)
-    default = "" if field.default is None else f" [{field.default}]"
-    options: dict[str, Any] = {
-        "dest": field.name,
-        "type": lambda raw: _convert(field, raw, flag_name(field)),
-        "metavar": "{" + ",".join(choices) + "}" if choices else kind.__name__.upper(),
-    }
-    if kind is bool:
-        options |= {"nargs": "?", "const": True}
-    section.add_argument(flag_name(field), help=field.metadata["text"].replace("%", "%%") + default, **options)
-    if alias := field.metadata["alias"]:
-        section.add_argument(f"--{alias}", help=argparse.SUPPRESS, **options)
-
-
-def _convert(field: "Attribute[Any]", raw: Any, where: str) -> Any:
-    kind, choices = field_kind(field)
-    try:
-        value = _scalar(kind, raw)
-    except ValueError:
-        raise ConfigError(f"{where}: expected {_noun(kind)}, got {raw!r}") from None
-    if choices and value not in choices:
-        raise ConfigError(f"{where}: expected one of {', '.join(choices)}, got {raw!r}")
-    low = field.metadata["low"]
-    if low is not None and not value >= low:
-        raise ConfigError(f"{where}: must be at least {low:g}, got {raw}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{where}: must be a finite number, got {raw}")
-    if isinstance(value, int) and not -MAX_INT <= value <= MAX_INT:
-        raise ConfigError(f"{where}: must be at most {MAX_INT} in size, got {raw}")
-    return value
-
-
-def _scalar(kind: type, raw: Any) -> Any:
-    if kind is bool:
-        if isinstance(raw, bool):
-            return raw
-        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-        if str(raw).lower() not in words:
-            raise ValueError
-        return words[str(raw).lower()]
-    if isinstance(raw, bool) or (kind is not str and not isinstance(raw, str | int | float)):
-        raise ValueError
-    if kind is int and isinstance(raw, float):
-        raise ValueError
-    if kind is str and not isinstance(raw, str):
-        raise ValueError
-    return kind(raw)
-
-
-def _noun(kind: type) -> str:
-    return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
-
-
-def _read_toml(path: str, fields: "Mapping[str, Attribute[Any]]") -> dict[str, Any]:
-    try:
-        table = tomllib.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:  # not TOML, or not UTF-8
-        raise ConfigError(f"--config: cannot read {path}: {error}") from None
-    values = {}
-    for key, raw in table.items():
-        name = key.replace("-", "_")
-        if name not in fields:
-            raise ConfigError(f"--config: {path} has an unknown key {key!r}")
-        values[name] = _convert(fields[name], raw, f"{path}: {key}")
-    return values
+    return convert_field(settings_of(Config)[name], raw, where)
 
 
 def _check(config: Config) -> None:

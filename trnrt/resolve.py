@@ -8,7 +8,8 @@ import attrs
 from graphs.settings import DType, default_cache
 from stages.scheduler.policies import load_policy
 from trnrt.config import Config
-from trnrt.served import ServedModel, read_json
+from trnrt.folder_files import read_json
+from trnrt.served import ServedModel
 from trnrt.shapes import snapshot_slots
 
 SMALLEST_POOL_TOKENS = 65_536

@@ -17,31 +17,30 @@ Stop order is the reverse: ingress refuses, the scheduler finishes what it accep
 
 import gc
 import logging
-import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 
 import trio
 from attrs import define, evolve, field
 
 from graphs.step import Device
-from stages.channels import PROMPT_QUEUE, Channels
+from stages.channels import MAX_FLIGHTS, PROMPT_QUEUE, STATS_QUEUE, Channels
 from stages.detokenizer.stage import run_detokenizer
 from stages.engine.local import LocalEngine
-from stages.errors import StartupError, TrnrtError
 from stages.executor.runner import Runner, ThreadRunner
 from stages.executor.stage import run_executor
 from stages.grammar.engines import check_available
 from stages.grammar.stage import run_grammar
+from stages.inbox import Inbox
 from stages.ingress.app import create_app
+from stages.ingress.calls import Calls
 from stages.ingress.dialects import find_dialects
 from stages.ingress.info import Device as DeviceFacts
-from stages.ingress.info import Info, Readiness
+from stages.ingress.info import Info
 from stages.ingress.respond import Serving
 from stages.ingress.server import bind, check_certificate, serve_http
 from stages.messages import Drain, Load, Render
@@ -49,26 +48,22 @@ from stages.prompt.stage import run_prompt_stage
 from stages.request import Services
 from stages.scheduler.core import SchedulerCore
 from stages.scheduler.stage import run_scheduler
-from stages.settings import DetokenizerSettings, GrammarSettings, IngressSettings, PromptSettings
+from stages.settings import DetokenizerSettings, GrammarSettings, PromptSettings
+from stages.stats.sources import Sources, Watched, watched_inbox
 from stages.stats.stage import Stats, open_stats, run_stats
 from trnrt.config import Config
 from trnrt.device import build_device
 from trnrt.resolve import resolve
+from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
 from trnrt.scheduling import engine_channels, scheduler_settings
 from trnrt.served import ServedModel, read_served_model
-from trnrt.supervise import contained, first_cause, linked
-
-# How long the last frames may take to reach their clients once the engine has finished.
-LAST_FRAMES_S = 3.0
-LAST_FRAMES_POLL_S = 0.02
-# How long clients may take to hear of a second signal.
-CUT_SHORT_S = 0.2
+from trnrt.supervise import contained, linked
 
 log = logging.getLogger("trnrt")
 
 
 @define(eq=False)
-class Server:
+class Server(Running):
     """One running server: what its parts share, and where it stands."""
 
     config: Config
@@ -79,12 +74,8 @@ class Server:
     started_s: int
     # Bound before the checkpoint is loaded, so that an address in use is told at once; serve() takes it over.
     bound: socket.socket | None = None
-    phase: Readiness = "starting"
-    port: int | None = None
     core: SchedulerCore | None = None
-    serving: Serving | None = None
     drained: trio.Event = field(factory=trio.Event)
-    http_shutdown: trio.Event = field(factory=trio.Event)
 
     def load(self) -> Load:
         """Return where the engine stands now."""
@@ -113,45 +104,9 @@ def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
         config, model, device, engine_channels(scheduler_settings(config)), open_stats(), int(time.time()), bound
     )
     try:
-        return trio.run(_serve_until_signalled, server, strict_exception_groups=True)
-    except BaseExceptionGroup as group:
-        cause = first_cause(group)
-        if isinstance(cause, StartupError):
-            raise cause from None
-        log.error("the server failed: %s", cause, exc_info=None if isinstance(cause, TrnrtError) else group)
-        return 1
+        return run_until_signalled(server, partial(serve, server), partial(drain, server), config.drain_timeout)
     finally:
         device.close()
-
-
-async def _serve_until_signalled(server: Server) -> int:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-            outcome = _Outcome()
-            nursery.start_soon(_watch_signals, signals, server, nursery, outcome)
-            await serve(server)
-            nursery.cancel_scope.cancel()
-        return outcome.exit_code
-
-
-@define(eq=False)
-class _Outcome:
-    exit_code: int = 0
-
-
-async def _watch_signals(signals: AsyncIterator[int], server: Server, nursery: trio.Nursery, outcome: _Outcome) -> None:
-    """Drain at the first signal; at the second tell whoever still waits, and cancel everything."""
-    async for number in signals:
-        if server.phase == "draining":
-            log.warning("%s again: stopping at once", signal.Signals(number).name)
-            outcome.exit_code = 130
-            if server.serving is not None:
-                server.serving.cutoff.set()
-                await trio.sleep(CUT_SHORT_S)
-            nursery.cancel_scope.cancel()
-            return
-        log.info("%s: draining for at most %g s", signal.Signals(number).name, server.config.drain_timeout)
-        nursery.start_soon(drain, server)
 
 
 async def drain(server: Server) -> None:
@@ -168,16 +123,10 @@ async def drain(server: Server) -> None:
     server.http_shutdown.set()
 
 
-async def tell_clients(server: Server) -> None:
+async def refuse_and_tell(server: Server) -> None:
     """Refuse what is new, answer every request under way that the engine failed, and wait until they have heard it."""
     server.channels.admission.close()
-    if server.serving is None:
-        return
-    server.serving.failed.set()
-    server.serving.cutoff.set()
-    with trio.move_on_after(LAST_FRAMES_S):
-        while server.serving.answering:  # noqa: ASYNC110  # answers end in a hundred places, and this once
-            await trio.sleep(LAST_FRAMES_POLL_S)
+    await tell_clients(server)
 
 
 async def serve(
@@ -189,18 +138,20 @@ async def serve(
     """Start every stage and then the HTTP server; returns after a drain, raises when a stage fails."""
     settings = ingress_settings(server.config)
     prompts_send, prompts_receive = trio.open_memory_channel[Render](PROMPT_QUEUE)
+    prompts = Inbox(prompts_receive)
     with server.bound or bind(settings) as bound:
         async with trio.open_nursery() as stages_nursery:
-            await _start_stages(server, stages_nursery, runner(server.device), prompts_receive)
+            await _start_stages(server, stages_nursery, runner(server.device), prompts)
             grammars = server.channels.grammar_send if server.model.settings.structured_outputs else None
             services = Services(LocalEngine(server.channels), prompts_send, server.model.settings, grammars)
-            server.serving = Serving(services, settings)
-            app = create_app(find_dialects(), server.serving, _info(server))
+            server.serving = Serving(services, settings, calls=Calls(server.stats.send.send))
+            server.stats.sources = _sources(server, server.serving, prompts)
+            app = create_app(find_dialects(), server.serving, _info(server), server.stats)
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)
                 if server.phase == "starting":  # a signal may have come first
                     server.phase = "ready"
-                ingress = linked(http, "ingress", server.http_shutdown.is_set, partial(tell_clients, server))
+                ingress = linked(http, "ingress", server.http_shutdown.is_set, partial(refuse_and_tell, server))
                 server.port = await front.start(ingress, app, settings)
                 # What lives now lives for ever: the collector need not look at it again.
                 gc.freeze()
@@ -208,20 +159,18 @@ async def serve(
                 # objects are looked at by ten thousand, in half a millisecond: looks at every 700 found little to free
                 # and were some 4 % of what serving costs (in turns, 128 streams).
                 gc.set_threshold(10_000, 10, 7)
-                log.info("listening on %s", _address(settings, server.port))
+                log.info("listening on %s", address(settings, server.port))
                 task_status.started(server)
             stages_nursery.cancel_scope.cancel()
 
 
-async def _start_stages(
-    server: Server, nursery: trio.Nursery, runner: Runner, prompts: "trio.MemoryReceiveChannel[Render]"
-) -> None:
+async def _start_stages(server: Server, nursery: trio.Nursery, runner: Runner, prompts: Inbox[Render]) -> None:
     channels, model = server.channels, server.model
     tokenizer = str(model.tokenizer_folder)
     parsers = model.settings
 
     def stage(run: Callable[..., Awaitable[None]], name: str) -> Callable[..., Awaitable[None]]:
-        return linked(run, name, lambda: server.phase == "draining", partial(tell_clients, server))
+        return linked(run, name, lambda: server.phase == "draining", partial(refuse_and_tell, server))
 
     await nursery.start(contained(run_stats, "stats"), server.stats)
     await nursery.start(
@@ -229,6 +178,7 @@ async def _start_stages(
         DetokenizerSettings(tokenizer, parsers.reasoning_parser, parsers.tool_call_parser),
         channels.tokens_receive,
         channels.scheduler_send.send_nowait,
+        server.stats.send.send,
     )
     await nursery.start(stage(run_executor, "executor"), runner, channels)
     server.core = await nursery.start(stage(_run_scheduler, "scheduler"), server)
@@ -273,43 +223,42 @@ def _info(server: Server) -> Info:
     )
 
 
-def package_version() -> str:
-    """Return the installed package's version, or "unknown" in a bare checkout."""
-    try:
-        return version("trnrt")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-def _address(settings: IngressSettings, port: int) -> str:
-    if settings.unix_socket is not None:
-        return f"unix:{settings.unix_socket}"
-    scheme = "http" if settings.ssl_certfile is None else "https"
-    return f"{scheme}://{_bracketed(settings.host)}:{port}"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-def ingress_settings(config: Config) -> IngressSettings:
-    """Return what ingress needs of the settings; the drain is the scheduler's, HTTP only delivers its last frames."""
-    return IngressSettings(
-        host=config.host,
-        port=config.port,
-        max_request_bytes=config.max_request_bytes,
-        keep_alive_timeout_s=config.keep_alive_timeout,
-        write_timeout_s=config.write_timeout,
-        body_timeout_s=config.body_timeout,
-        drain_timeout_s=LAST_FRAMES_S,
-        sse_ping_s=config.sse_ping,
-        request_timeout_s=config.request_timeout,
-        api_key=config.api_key,
-        admin_api_key=config.admin_api_key,
-        allowed_origins=tuple(origin.strip() for origin in config.allowed_origins.split(",") if origin.strip()),
-        root_path=config.root_path.rstrip("/"),
-        unix_socket=config.uds,
-        ssl_certfile=config.ssl_certfile,
-        ssl_keyfile=config.ssl_keyfile,
-        ssl_keyfile_password=config.ssl_keyfile_password,
+def _sources(server: Server, serving: Serving, prompts: Inbox[Render]) -> Sources:
+    channels, config, device = server.channels, server.config, server.device.describe()
+    admission, calls = channels.admission, serving.calls
+    grammar = [watched_inbox("grammar", [channels.grammar_receive])] if server.model.settings.structured_outputs else []
+    return Sources(
+        role="serve",
+        version=package_version(),
+        model=server.model.settings.served_model_name,
+        status=lambda: server.phase,
+        max_running=config.max_running_requests,
+        context_tokens=server.model.settings.context_length_tokens,
+        stages=[
+            Watched("ingress", lambda: len(calls.live), high_water=lambda: calls.high_water),
+            watched_inbox("prompt", [prompts], PROMPT_QUEUE),
+            *grammar,
+            Watched(
+                "queue",
+                lambda: len(admission.waiting),
+                capacity=admission.max_waiting,
+                high_water=lambda: admission.high_water,
+            ),
+            watched_inbox("scheduler", [channels.scheduler_receive]),
+            Watched(
+                "executor",
+                lambda: len(server.core.flights) if server.core is not None else 0,
+                [channels.plans_receive.meter],
+                MAX_FLIGHTS,
+                works=lambda: server.stats.counters.totals["device_s"],
+            ),
+            watched_inbox("detokenizer", [channels.tokens_receive]),
+            watched_inbox("stats", [server.stats.receive], STATS_QUEUE),
+        ],
+        live=lambda: calls.live,
+        load=server.load,
+        memory_bytes={
+            "weight": int(str(device.get("weight_bytes", 0))),
+            "kv_cache": int(str(device.get("state_bytes", 0))),
+        },
     )

@@ -30,7 +30,9 @@ def linked(
             if not may_end():
                 raise EngineFailure(f"the {name} stage ended by itself")
         except Exception:
-            await before_failing()
+            # Whoever found this stage gone may be done first and cancel this one, which knows why.
+            with trio.CancelScope(shield=True):
+                await before_failing()
             raise
 
     return run

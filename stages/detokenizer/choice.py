@@ -82,6 +82,9 @@ class Choice:
         form = submit.form
         self.key = submit.key
         self.mailbox = submit.mailbox
+        self.trail = submit.trail
+        # When its newest token was delivered; its first has none before it.
+        self.last_token_s: float | None = None
         self.ended = False
         # Ended here by a stop string, while the scheduler still runs it.
         self.stopped = False
@@ -248,9 +251,14 @@ class Choice:
 
     def _cut(self) -> None:
         """Put by what there is as a Delta of its own: what comes next would else stand in front of it."""
-        calls = _merged(self._calls)
+        calls = self._take_calls()
         self._said.append(_Said(self._text, self._reasoned, calls, self._num_taken, self._reasoning_tokens()))
         self._clear()
+
+    def _take_calls(self) -> tuple[ToolCallDelta, ...]:
+        if self._calls and self.trail is not None:
+            self.trail.has_called = True
+        return _merged(self._calls)
 
     def _clear(self) -> None:
         self._text = ""
@@ -274,7 +282,7 @@ class Choice:
             token_ids=row.token_ids[:taken],
             text=self._text,
             reasoning=self._reasoned,
-            tool_calls=_merged(self._calls) if self._calls else (),
+            tool_calls=self._take_calls() if self._calls else (),
             logprobs=self._entries(row, 0, taken) if self._logprobs else (),
             usage=self._usage(row, taken, self._reasoning_tokens()),
         )

@@ -17,20 +17,26 @@ from attrs import define, field
 
 from stages.detokenizer.choice import Choice, Decoding
 from stages.detokenizer.decoding import decoding_of
+from stages.detokenizer.gaps import Gaps
 from stages.detokenizer.vocabulary import open_vocabulary
-from stages.messages import Cancel, Submit, Tokens, TokensRow
+from stages.inbox import Receive
+from stages.messages import Cancel, Submit, TokenGaps, Tokens, TokensRow
 from stages.settings import DetokenizerSettings
 
 
 async def run_detokenizer(
     settings: DetokenizerSettings,
-    tokens: "trio.MemoryReceiveChannel[Tokens]",
+    tokens: Receive[Tokens],
     cancel: Callable[[Cancel], None],
+    tell: "Callable[[TokenGaps], None] | None" = None,
     *,
     task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Deliver batches until their channel ends; raises StartupError when tokenizer or parsers cannot be had."""
-    detokenizer = Detokenizer(await trio.to_thread.run_sync(open_decoding, settings), cancel)
+    """Deliver batches until their channel ends, telling `tell` of the time between tokens; raises StartupError.
+
+    That is raised when tokenizer or parsers cannot be had.
+    """
+    detokenizer = Detokenizer(await trio.to_thread.run_sync(open_decoding, settings), cancel, tell)
     task_status.started()
     async with tokens:
         async for batch in tokens:
@@ -50,6 +56,8 @@ class Detokenizer:
 
     decoding: Decoding
     cancel: Callable[[Cancel], None]
+    tell: "Callable[[TokenGaps], None] | None" = None
+    clock: Callable[[], float] = trio.current_time
     # A Choice must not refer to its Submit, or neither would ever go.
     _choices: "WeakKeyDictionary[Submit, Choice]" = field(factory=WeakKeyDictionary, init=False)
 
@@ -60,10 +68,14 @@ class Detokenizer:
 
     def deliver(self, batch: Tokens) -> None:
         """Send what a step brought to every mailbox it concerns, awaiting none."""
+        gaps = Gaps(self.clock())
         for row in batch.rows:
             choice = self._choice(row)
             if not choice.ended:
+                gaps.took(choice, len(row.token_ids))
                 self._send(choice, row)
+        if self.tell is not None and (told := gaps.told()) is not None:
+            self.tell(told)
 
     def _choice(self, row: TokensRow) -> Choice:
         choice = self._choices.get(row.submit)

@@ -130,10 +130,11 @@ def _constraint(submit: Submit, tool_constraint: ToolConstraint) -> Mapping[str,
     if submit.rules.grammar is None:
         return {}
     constraint = submit.rules.grammar.constraint
-    return tool_constraint(constraint) if isinstance(constraint, ToolGrammar) else _text_constraint(constraint)
+    return tool_constraint(constraint) if isinstance(constraint, ToolGrammar) else text_constraint(constraint)
 
 
-def _text_constraint(grammar: TextGrammar) -> Mapping[str, str]:
+def text_constraint(grammar: TextGrammar) -> Mapping[str, str]:
+    """Return a text's constraint as one of sampling_params, by name."""
     if grammar.kind == "json_object":
         return {"json_schema": '{"type":"object"}'}
     if grammar.kind == "choice":

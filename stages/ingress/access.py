@@ -15,9 +15,9 @@ from attrs import frozen
 
 from stages.errors import InvalidRequest, Unauthorized
 
-# Everything under these is open: what load balancers and scrapers ask, and a page without a figure in it, which asks for
-# the key that its figures need.
-OPEN_PREFIXES = ("/health", "/ready", "/metrics", "/dashboard")
+# Everything under these is open: what load balancers and scrapers ask, and a page without figures, which asks for
+# the key that they need.
+OPEN_PREFIXES = ("/health", "/ready", "/metrics", "/dashboard", "/_sglang_renderer/")
 CREDENTIAL_HEADERS = ("authorization", "x-api-key")
 ANY_ORIGIN = "*"
 PREFLIGHT_MAX_AGE_S = "600"

@@ -36,7 +36,10 @@ from stages.ingress.info import Info
 from stages.ingress.info_answers import RUNNING, info_answers
 from stages.ingress.openapi import document, rule_of
 from stages.ingress.respond import Serving, answer_lookup, describe, respond
+from stages.ingress.stats_routes import StatsFeed, encoded, read_limit
 from stages.ingress.wire import AsgiWire, Wire
+from stages.stats.stage import Stats, open_stats
+from stages.trail import Trail
 
 SANE_RANK = re.compile(r"-?[0-9]{1,18}")
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -109,6 +112,8 @@ class Connection(TrioASGIHTTPConnection):
         generate = app.generations.get((request.method, request.path))
         if generate is not None:
             return await generate(request)
+        if app.elsewhere is not None and not app.owns(request.path):
+            return await app.elsewhere(request)
         response = cast(Response, await app.handle_request(request))
         return response.answer if isinstance(response, GenerationResponse) else response
 
@@ -136,6 +141,8 @@ class App(QuartTrio):
         )
         # By path, the error body of the dialect that owns it.
         self.error_bodies: dict[str, ErrorBody] = {}
+        # Answers calls of paths that are not served here, in place of a 404.
+        self.elsewhere: Generation | None = None
         # By method and path, what runs without Quart's dispatch.
         self.generations: dict[tuple[str, str], Generation] = {}
         self.url_map.strict_slashes = False
@@ -161,21 +168,31 @@ class App(QuartTrio):
             return Response(orjson.dumps(body), error.status, headers, content_type=JSON)
         return None
 
+    def owns(self, path: str) -> bool:
+        """Return whether a path is served here, by whatever method."""
+        return bool(self.url_map.bind("").allowed_methods(path))
+
     def error_body(self, path: str) -> ErrorBody:
         """Return the error shape of the dialect that owns a path, or else of what is around it."""
         return self.error_bodies.get(path.rstrip("/"), partial(general_error, path))
 
 
-def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info) -> App:
-    """Return the application that serves `dialects`, the info routes and the admin routes."""
+def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info, stats: Stats | None = None) -> App:
+    """Return the application that serves `dialects`, the info routes, the admin routes and statistics."""
+    app = bare_app(dialects, serving)
+    _add_info_routes(app, info)
+    _add_admin_routes(app)
+    add_stats_routes(app, stats or open_stats())
+    _add_document(app, dialects, info)
+    return app
+
+
+def bare_app(dialects: Sequence[Dialect], serving: Serving) -> App:
+    """Return the application that serves `dialects` and nothing else."""
     app = App(serving)
     for dialect in dialects:
         for route in dialect.routes:
             _add_generation_route(app, dialect, route)
-    _add_info_routes(app, info)
-    _add_admin_routes(app)
-    _add_document(app, dialects, info)
-    _add_dashboard(app)
     app.register_error_handler(HTTPException, _on_http_exception)
     app.register_error_handler(Exception, _on_exception)
     return app
@@ -184,13 +201,17 @@ def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info) -> App
 def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
     async def generate(request: Request) -> Response | Answering:
         request_id = _id_of(request)
+        trail = _trail(request, request_id, route.path, dialect, app.serving.services.model.served_model_name)
         try:
-            parsed = await _parse(request, dialect, app.serving)
+            parsed = await _parse(request, dialect, app.serving, trail.arrived_s)
         except Exception as error:
-            return _refused(error, dialect.error, request_id)
+            response = _refused(error, dialect.error, request_id)
+            app.serving.calls.refused(trail, error, response.status_code)
+            return response
         if isinstance(parsed, Lookup):
             return partial(answer_lookup, parsed, dialect, request_id, app.serving)
-        return partial(respond, parsed, dialect, request_id, app.serving)
+        _note_parsed(trail, parsed)
+        return partial(respond, parsed, dialect, request_id, app.serving, trail=trail)
 
     async def dispatched() -> Response:
         response = await generate(request)
@@ -201,9 +222,27 @@ def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
     app.generations.update({(method, route.path): generate for method in route.methods})
 
 
-async def _parse(request: Request, dialect: Dialect, serving: Serving) -> Parsed | Lookup:
+def _trail(request: Request, request_id: str, path: str, dialect: Dialect, model: str) -> Trail:
+    return Trail(
+        request_id=request_id,
+        route=path,
+        dialect=dialect.name,
+        model=model,
+        trace=request.headers.get("traceparent"),
+        arrived_s=trio.current_time(),
+        arrived_unix_s=time.time(),
+    )
+
+
+def _note_parsed(trail: Trail, parsed: Parsed) -> None:
+    trail.parsed_s = trio.current_time()
+    trail.is_streamed = parsed.stream
+    trail.is_constrained = any(ask.constraint is not None for ask in parsed.asks)
+    trail.num_choices = sum(ask.num_choices for ask in parsed.asks)
+
+
+async def _parse(request: Request, dialect: Dialect, serving: Serving, arrived_s: float) -> Parsed | Lookup:
     clock = trio.lowlevel.current_clock()  # works on threads too
-    arrived_s = clock.current_time()
     if dialect.json_only:
         check_media_type(request.headers.get("content-type", ""))
     data = await _read_body(request, serving)
@@ -277,6 +316,33 @@ def _add_info_routes(app: App, info: Info) -> None:
     add(["/api/version"], ollama.version)
 
 
+def add_stats_routes(app: App, stats: Stats) -> None:
+    """Add the routes of statistics, and the page that shows them."""
+    feed = StatsFeed(stats)
+
+    async def dashboard() -> Response:
+        return Response(page().body, headers=dict(page().headers))
+
+    async def snapshot() -> Response:
+        return Response(encoded(stats.statistics(trio.current_time())), content_type=JSON)
+
+    async def stream(request: Request) -> Response | Answering:
+        try:
+            limit = read_limit(request.args.get("limit"))
+        except errors.RequestError as error:
+            return _refused(error, partial(general_error, request.path), _id_of(request))
+        return partial(feed.answer, app.serving, limit)
+
+    async def dispatched_stream() -> Response:
+        response = await stream(request)
+        return response if isinstance(response, Response) else GenerationResponse(response)
+
+    app.add_url_rule("/v1/stats", "info /v1/stats", snapshot, methods=["GET"])
+    app.add_url_rule("/v1/stats/stream", "info /v1/stats/stream", dispatched_stream, methods=["GET"])
+    app.add_url_rule("/dashboard", "info /dashboard", dashboard, methods=["GET"])
+    app.generations["GET", "/v1/stats/stream"] = stream
+
+
 def _add_document(app: App, dialects: Sequence[Dialect], info: Info) -> None:
     @cache
     def rendered() -> bytes:
@@ -297,13 +363,6 @@ def _add_document(app: App, dialects: Sequence[Dialect], info: Info) -> None:
         return Response(await app.serving.aside.write(rendered), content_type=JSON)
 
     app.add_url_rule("/openapi.json", "info /openapi.json", answer, methods=["GET"])
-
-
-def _add_dashboard(app: App) -> None:
-    async def answer() -> Response:
-        return Response(page().body, headers=dict(page().headers))
-
-    app.add_url_rule("/dashboard", "info /dashboard", answer, methods=["GET"])
 
 
 def _loads(info: Info) -> object:

@@ -15,6 +15,7 @@ from stages.ingress.dialect import Collected
 from stages.mailbox import Sink
 from stages.messages import Ask, Ended, Event, Prompt
 from stages.request import Answer, Services, admitted
+from stages.trail import Trail
 
 MERGED_EVENTS = 64
 ASKS_AT_A_TIME = 64
@@ -32,8 +33,9 @@ class Arrival:
 class Feed:
     """Arrivals until every choice of every ask has ended; all asks are admitted already."""
 
-    def __init__(self, asks: Sequence[Ask], prompts: Sequence[Prompt]) -> None:
+    def __init__(self, asks: Sequence[Ask], prompts: Sequence[Prompt], trail: Trail | None = None) -> None:
         self.prompts = prompts
+        self._trail = trail
         self.num_running = sum(ask.num_choices for ask in asks)
 
     async def next(self, sink: Sink | None = None) -> list[Arrival]:
@@ -44,15 +46,19 @@ class Feed:
         raise NotImplementedError
 
     def _count(self, arrivals: list[Arrival]) -> list[Arrival]:
-        self.num_running -= sum(isinstance(arrival.event, Ended) for arrival in arrivals)
+        for arrival in arrivals:
+            if isinstance(arrival.event, Ended):
+                self.num_running -= 1
+                if self._trail is not None:
+                    self._trail.ended(arrival.event)
         return arrivals
 
 
 class SingleFeed(Feed):
     """The mailbox of the only ask."""
 
-    def __init__(self, answer: Answer) -> None:
-        super().__init__([answer.ask], [answer.prompt])
+    def __init__(self, answer: Answer, trail: Trail | None = None) -> None:
+        super().__init__([answer.ask], [answer.prompt], trail)
         self._answer = answer
 
     async def next(self, sink: Sink | None = None) -> list[Arrival]:
@@ -84,9 +90,13 @@ class MergedFeed(Feed):
     """The mailboxes of several asks, pumped into one channel."""
 
     def __init__(
-        self, asks: Sequence[Ask], prompts: Sequence[Prompt], merged: "trio.MemoryReceiveChannel[Arrival | Exception]"
+        self,
+        asks: Sequence[Ask],
+        prompts: Sequence[Prompt],
+        merged: "trio.MemoryReceiveChannel[Arrival | Exception]",
+        trail: Trail | None = None,
     ) -> None:
-        super().__init__(asks, prompts)
+        super().__init__(asks, prompts, trail)
         self._merged = merged
 
     async def next(self, sink: Sink | None = None) -> list[Arrival]:
@@ -101,20 +111,20 @@ class MergedFeed(Feed):
 
 
 @asynccontextmanager
-async def admit(asks: Sequence[Ask], services: Services) -> AsyncIterator[Feed]:
-    """Admit every ask or none, giving their Feed; leaving the block cancels what still runs.
+async def admit(asks: Sequence[Ask], services: Services, trail: Trail | None = None) -> AsyncIterator[Feed]:
+    """Admit every ask or none, giving their Feed; leaving the block cancels what still runs; `trail` is the call's.
 
     Raises the first ask's RequestError, Unavailable or EngineFailure.
     """
     if len(asks) == 1:
-        async with admitted(asks[0], services) as answer:
-            yield SingleFeed(answer)
+        async with admitted(asks[0], services, trail) as answer:
+            yield SingleFeed(answer, trail)
         return
     admissions, admission_reports = trio.open_memory_channel[tuple[int, Prompt] | Exception](len(asks))
     arrivals, merged = trio.open_memory_channel[Arrival | Exception](MERGED_EVENTS)
     async with trio.open_nursery() as nursery:
         for index, ask in enumerate(asks):
-            nursery.start_soon(_run_ask, index, ask, services, admissions, arrivals)
+            nursery.start_soon(_run_ask, index, ask, services, trail, admissions, arrivals)
             if index % ASKS_AT_A_TIME == ASKS_AT_A_TIME - 1:
                 await trio.lowlevel.checkpoint()  # thousands would keep everybody else waiting
         prompts: dict[int, Prompt] = {}
@@ -127,7 +137,7 @@ async def admit(asks: Sequence[Ask], services: Services) -> AsyncIterator[Feed]:
                 prompts[report[0]] = report[1]
         if failure is None:
             try:
-                yield MergedFeed(asks, [prompts[index] for index in range(len(asks))], merged)
+                yield MergedFeed(asks, [prompts[index] for index in range(len(asks))], merged, trail)
             except Exception as error:
                 failure = error  # raised below, outside the nursery, so that no group is wrapped around it
         nursery.cancel_scope.cancel()
@@ -158,12 +168,13 @@ async def _run_ask(
     index: int,
     ask: Ask,
     services: Services,
+    trail: Trail | None,
     admissions: "trio.MemorySendChannel[tuple[int, Prompt] | Exception]",
     arrivals: "trio.MemorySendChannel[Arrival | Exception]",
 ) -> None:
     is_admitted = False
     try:
-        async with admitted(ask, services) as answer:
+        async with admitted(ask, services, trail) as answer:
             admissions.send_nowait((index, answer.prompt))
             is_admitted = True
             feed = SingleFeed(answer)

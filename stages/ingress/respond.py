@@ -27,6 +27,7 @@ from stages.errors import (
     Unavailable,
 )
 from stages.ingress.aside import Aside
+from stages.ingress.calls import Calls
 from stages.ingress.dialect import Collected, Dialect, ErrorBody, Lookup, Parsed
 from stages.ingress.feed import Feed, admit, collect
 from stages.ingress.pieces import write_in_pieces
@@ -35,8 +36,10 @@ from stages.ingress.wire import JSON_HEADERS, SSE_HEADERS, Wire
 from stages.messages import Detokenized, Tokenized, WorkDone
 from stages.request import Services, look_up
 from stages.settings import IngressSettings
+from stages.trail import Trail
 
 INTERNAL_STATUS = 500
+STREAM_STATUS = 200
 # A whole answer up to this goes out with its head; a longer one is not copied for it.
 ONE_WRITE_BYTES = 1 << 16
 # An answer of more is made on a thread: token ids, or events times the logprobs of each; it takes 2 to 50 ms.
@@ -59,17 +62,34 @@ class Serving:
     aside: Aside = field(factory=Aside)
     cutoff: trio.Event = field(factory=trio.Event)
     failed: trio.Event = field(factory=trio.Event)
+    # Set when no connection is accepted any more: what would never end by itself ends now.
+    stopping: trio.Event = field(factory=trio.Event)
     # The HTTP requests under way, each until its last byte was handed to its connection.
     answering: set[object] = field(factory=set)
+    calls: Calls = field(factory=Calls)
 
 
-async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Serving, wire: Wire) -> None:
-    """Answer one parsed call on `wire`, whatever happens; only the cancellation of the caller passes through."""
+async def respond(
+    parsed: Parsed, dialect: Dialect, request_id: str, serving: Serving, wire: Wire, trail: Trail | None = None
+) -> None:
+    """Answer one parsed call on `wire`, whatever happens; only the cancellation of the caller passes through.
+
+    When it got where and how it ended is noted on `trail`, whose record is sent.
+    """
+    trail = trail or Trail(request_id)
+    with serving.calls.recorded(trail):
+        await _respond(parsed, dialect, request_id, serving, wire, trail)
+
+
+async def _respond(
+    parsed: Parsed, dialect: Dialect, request_id: str, serving: Serving, wire: Wire, trail: Trail
+) -> None:
     try:
         with _claimed_ids(parsed, serving.live_ids), trio.fail_after(_timeout_s(parsed, serving.settings)):
             async with _watched(_ping(parsed, dialect), serving, wire):
-                async with admit(parsed.asks, serving.services) as feed:
+                async with admit(parsed.asks, serving.services, trail) as feed:
                     if parsed.stream:
+                        trail.status = STREAM_STATUS
                         last = await _stream(parsed, dialect, feed, wire)
                     else:
                         collected = await collect(parsed.asks, feed)
@@ -77,11 +97,12 @@ async def respond(parsed: Parsed, dialect: Dialect, request_id: str, serving: Se
             await wire.end(last + b"".join(parsed.encoder.finish()))
             return
         status, body = await _whole(parsed, collected, serving.aside)
+        trail.status = status
         await _send_body(wire, status, body)
     except trio.TooSlowError:
-        await _fail(DeadlineExceeded(), parsed, dialect, request_id, wire)
+        await _fail(DeadlineExceeded(), parsed, dialect, request_id, wire, trail)
     except Exception as error:
-        await _fail(error, parsed, dialect, request_id, wire)
+        await _fail(error, parsed, dialect, request_id, wire, trail)
 
 
 async def answer_lookup(lookup: Lookup, dialect: Dialect, request_id: str, serving: Serving, wire: Wire) -> None:
@@ -166,7 +187,7 @@ async def _stream(parsed: Parsed, dialect: Dialect, feed: Feed, wire: Wire) -> b
     What came before a failure goes out too.
     """
     encoder = parsed.encoder
-    await wire.start(200, _stream_headers(dialect), b"".join(encoder.start()))
+    await wire.start(STREAM_STATUS, _stream_headers(dialect), b"".join(encoder.start()))
     direct = DirectFeed(feed, encoder, wire)
     while feed.num_running:
         frames: list[bytes] = []
@@ -182,14 +203,17 @@ async def _stream(parsed: Parsed, dialect: Dialect, feed: Feed, wire: Wire) -> b
     return b""
 
 
-async def _fail(error: Exception, parsed: Parsed, dialect: Dialect, request_id: str, wire: Wire) -> None:
+async def _fail(error: Exception, parsed: Parsed, dialect: Dialect, request_id: str, wire: Wire, trail: Trail) -> None:
     told = _told(error)
+    trail.failed(told)
     in_stream = parsed.stream and parsed.errors_in_stream and isinstance(told, RequestError)
     if not wire.started and not in_stream:
+        trail.status, _, _ = describe(told)
         await refuse(told, dialect.error, request_id, wire)
         return
+    trail.status = STREAM_STATUS
     if not wire.started:
-        await wire.start(200, _stream_headers(dialect))
+        await wire.start(STREAM_STATUS, _stream_headers(dialect))
     await wire.end(b"".join(parsed.encoder.failed(told)))
 
 

@@ -7,13 +7,15 @@ no other.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 
 from stages.errors import CheckpointError, EngineFailure, InvalidRequest, RequestError
+from stages.inbox import Receive
 from stages.messages import (
     Chat,
     Detokenize,
@@ -29,10 +31,10 @@ from stages.messages import (
 )
 from stages.prompt.jinja.template import open_jinja
 from stages.prompt.parsing import parse_text
-from stages.prompt.segments import Marked, Segment
+from stages.prompt.segments import Marked, Segment, Template
 from stages.prompt.templates import load_template
 from stages.prompt.tokenizer import PromptTokenizer, open_prompt_tokenizer
-from stages.settings import PromptSettings
+from stages.settings import PromptSettings, TemplateSource
 
 MAX_BATCH_PROMPTS = 16
 
@@ -44,7 +46,7 @@ Rendered = tuple[Segment, ...] | Marked
 
 async def run_prompt_stage(
     settings: PromptSettings,
-    renders: "trio.MemoryReceiveChannel[Render]",
+    renders: Receive[Render],
     *,
     task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -61,7 +63,7 @@ async def run_prompt_stage(
                 _reply(render, answer)
 
 
-def _waiting(renders: "trio.MemoryReceiveChannel[Render]") -> list[Render]:
+def _waiting(renders: Receive[Render]) -> list[Render]:
     batch: list[Render] = []
     try:
         while len(batch) < MAX_BATCH_PROMPTS - 1:
@@ -184,10 +186,13 @@ class Prompter:
 
 def open_prompter(settings: PromptSettings) -> Prompter:
     """Load template and tokenizer and check one against the other; raises StartupError."""
-    if not isinstance(settings.template, str):
+    source = settings.template
+    if isinstance(source, str):
+        source = TemplateSource({}, native=source)
+    if not source.native:
         tokenizer = open_prompt_tokenizer(settings.tokenizer_path)
-        return Prompter(open_jinja(settings.template, tokenizer.control_ids, time.monotonic), tokenizer)
-    template, tokenizer = load_template(settings.template), open_prompt_tokenizer(settings.tokenizer_path)
+        return Prompter(open_jinja(source, tokenizer.control_ids, time.monotonic), tokenizer)
+    template, tokenizer = load_template(source.native), open_prompt_tokenizer(settings.tokenizer_path)
     call = {"id": "1", "name": "f", "arguments": {"k": "v"}}
     turns: list[dict[str, object]] = [
         {"role": "user"},
@@ -198,9 +203,16 @@ def open_prompter(settings: PromptSettings) -> Prompter:
         tokenizer.encode_segments([template(Chat(tuple(turns), (Tool("f", {"name": "f"}),)))])
     except KeyError as error:
         raise CheckpointError(
-            f"{settings.tokenizer_path}: no token {error}, which chat template {settings.template} needs"
+            f"{settings.tokenizer_path}: no token {error}, which chat template {source.native} needs"
         ) from None
-    return Prompter(template, tokenizer)
+    return Prompter(_with_defaults(template, source.defaults), tokenizer)
+
+
+def _with_defaults(template: Template, defaults: Mapping[str, Any]) -> Template:
+    """Return the template with switches that a request may set otherwise."""
+    if not defaults:
+        return template
+    return lambda chat: template(evolve(chat, template={**defaults, **chat.template}))
 
 
 def leaves_thinking_open(token_ids: tuple[int, ...], tokenizer: PromptTokenizer) -> bool:

@@ -155,7 +155,7 @@ class SchedulerCore:
             if not self.budget.can_ever_fit(num_tokens):
                 self.queue.take(submit.key)
                 message = TOO_LONG.format(num_tokens)
-                self.roster.end_waiting(submit, Finish("abort", message=message, status=400))
+                self.roster.end_waiting(submit, Finish("abort", message=message, status=400, cause="context_length"))
             elif submit.max_new_tokens <= 0 and submit.prompt_logprobs_from is None:
                 self.queue.take(submit.key)
                 self.roster.end_waiting(submit, Finish("length"))
@@ -165,13 +165,14 @@ class SchedulerCore:
     def bump(self, submit: Submit) -> None:
         """End a choice that lost its place in the queue."""
         self.intake.forget(submit.key)
-        self.roster.end_waiting(submit, Finish("abort", message=BUMPED, status=503))
+        self.roster.end_waiting(submit, Finish("abort", message=BUMPED, status=503, cause="displaced"))
 
     def expire(self, now_s: float) -> None:
         """End what has waited too long, close sessions that were idle too long, and expect no mask that is late."""
         for submit in self.intake.waiting.expired(now_s):
             self.intake.leave(submit.key)
-            self.roster.end_waiting(submit, Finish("abort", message=WAITED_TOO_LONG, status=503))
+            finish = Finish("abort", message=WAITED_TOO_LONG, status=503, cause="queue_timeout")
+            self.roster.end_waiting(submit, finish)
         self.sessions.expire(now_s)
         self.guides.expire(now_s)
 
@@ -240,7 +241,7 @@ class SchedulerCore:
 
     def fail(self) -> None:
         """End everything because the device is lost; nothing can be planned after it."""
-        finish = Finish("error", message=ENGINE_FAILED, status=500)
+        finish = Finish("error", message=ENGINE_FAILED, status=500, cause="engine_failed")
         for choice in self.roster.every():
             self.roster.end(choice, finish)
         while self.flights:
@@ -405,6 +406,7 @@ class SchedulerCore:
             evictable_pages=tree.num_evictable_pages if tree is not None else 0,
             used_snapshots=tree.num_snapshots if tree is not None else 0,
             total_snapshots=self.budget.max_snapshots,
+            evictable_snapshots=tree.num_evictable_snapshots if tree is not None else 0,
             used_host_pages=self.host.pages.num_used if self.host is not None else 0,
             total_host_pages=self.capacity.num_host_pages - 1,
             used_host_snapshots=self.host.slots.num_used if self.host is not None else 0,

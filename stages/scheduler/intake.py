@@ -97,7 +97,7 @@ class Intake:
     def _consider(self, candidate: Choice, is_busy: bool) -> "Outcome":
         """Let `candidate` in, pass it over, or say why nobody behind it gets in either."""
         if not self.budget.can_ever_fit(candidate.num_tokens):
-            self.roster.end(candidate, Finish("abort", message=OUT_OF_MEMORY, status=500))
+            self.roster.end(candidate, Finish("abort", message=OUT_OF_MEMORY, status=500, cause="out_of_memory"))
             return Outcome.GOES_ON
         match = self._match(candidate)
         if match is not None and not candidate.num_retractions:

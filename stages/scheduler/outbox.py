@@ -15,9 +15,12 @@ class Outbox:
     counts: Counter[str] = field(factory=Counter)
     _rows: list[TokensRow] = field(factory=list)
     _dropped: list[Submit] = field(factory=list)
+    _admitted: list[tuple[Submit, Usage]] = field(factory=list)
 
     def started(self, submit: Submit, usage: Usage) -> None:
         """Add that a choice was let in, where its client wants to hear it."""
+        if submit.trail is not None:
+            self._admitted.append((submit, usage))
         if submit.tells_start:
             self._rows.append(TokensRow(submit, (), usage=usage))
 
@@ -43,6 +46,13 @@ class Outbox:
         tokens = Tokens(tuple(self._rows), tuple(self._dropped))
         self._rows, self._dropped = [], []
         return tokens
+
+    def note_admissions(self, now_s: float) -> None:
+        """Write on the trails of those let in since the last call that it was now."""
+        for submit, usage in self._admitted:
+            if submit.trail is not None:
+                submit.trail.admitted(submit.key.choice, usage, now_s)
+        self._admitted.clear()
 
     def take_counts(self) -> Mapping[str, float]:
         """Return and forget what was counted since the last call."""

@@ -162,7 +162,7 @@ class Rows:
         """Give a decoding choice the page of its newest token, retracting others until there is one."""
         while self.memory.lacks_page(choice):
             if not self.budget.can_ever_fit(choice.num_tokens):
-                self.roster.end(choice, Finish("abort", message=OUT_OF_MEMORY, status=500))
+                self.roster.end(choice, Finish("abort", message=OUT_OF_MEMORY, status=500, cause="out_of_memory"))
                 return
             if self.memory.num_room_pages:
                 self.memory.add_page(choice)

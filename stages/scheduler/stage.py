@@ -99,6 +99,7 @@ async def _turn(
     # The next steps go out before the last one's tokens: delivery overlaps the device.
     while (plan := core.plan()) is not None:
         channels.plans_send.send_nowait(plan)
+    core.outbox.note_admissions(trio.current_time())
     await _ask_masks(core, channels)
     for transfer in core.transfers():
         channels.transfers_send.send_nowait(transfer)

@@ -1,4 +1,4 @@
-"""Snapshots as the server sends them, of servers in all states: made of its own classes, so that the page follows them."""
+"""Snapshots of servers in all states, of the server's own classes and encoder, so that the page has to follow them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -95,7 +95,9 @@ def full(**what: Any) -> dict[str, Any]:
 def failing(name: str = "req-1", **what: Any) -> dict[str, Any]:
     """Return a server that refuses and fails; whatever has a name has this one."""
     failures = [(name, 500, name), (name, 503, "queue_full"), (name, 503, "queue_timeout")]
-    return full(**{"queued": 256, "refused": {name: 37, "queue_timeout": 4}, "failures": failures, "name": name, **what})
+    return full(
+        **{"queued": 256, "refused": {name: 37, "queue_timeout": 4}, "failures": failures, "name": name, **what}
+    )
 
 
 def speculating() -> dict[str, Any]:
@@ -171,7 +173,9 @@ def _engine(running: int, queued: int, held: int | None, cached: int, is_paused:
 def _call(name: str | None, number: int, phase: str) -> Call:
     is_running = phase == "running"
     return Call(
-        request_id=name if name is not None and number == 0 else f"{0x9E3779B97F4A7C15F39CC0605CEDC835 * (number + 1) % 2**128:032x}",
+        request_id=name
+        if name is not None and number == 0
+        else f"{0x9E3779B97F4A7C15F39CC0605CEDC835 * (number + 1) % 2**128:032x}",
         route="/v1/chat/completions",
         is_streamed=True,
         phase=phase,

@@ -1,5 +1,7 @@
 """Serves the dashboard's page from a thread, with a stream of snapshots that the test writes, cuts and refuses."""
 
+import select
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -142,9 +144,6 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _is_gone(self) -> bool:
         """Say whether the client has closed: nothing more is expected of it."""
-        import select
-        import socket
-
         ready, _, _ = select.select([self.connection], [], [], 0)
         try:
             return bool(ready) and not self.connection.recv(1, socket.MSG_PEEK)

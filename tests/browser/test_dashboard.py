@@ -315,7 +315,15 @@ def test_the_verdict_says_whether_it_is_well_and_which_stage_is_the_neck(
 # How it looks
 # ---------------------------------------------------------------------------------------------------------------------
 
-STATES = [idle(), busy(), full(), failing(), failing(name="x" * 300, refused={f"cause_{i}": 10**i for i in range(9)})]
+# What each says, and a snapshot of it.
+STATES = [
+    ("Healthy", idle()),
+    ("Healthy", busy()),
+    ("Requests wait", full()),
+    ("Refusing requests", full(queued=256, refused={"queue_full": 37, "queue_timeout": 4})),
+    ("Requests fail", failing()),
+    ("Requests fail", failing(name="x" * 300, refused={f"cause_{i}": 10**i for i in range(9)})),
+]
 
 
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
@@ -326,9 +334,9 @@ def test_nothing_moves_when_figures_change_and_nothing_is_wider_than_the_screen(
         stand.send(idle())
         tab = open_tab(stand, viewport=viewport)
         places = []
-        for after_s, shown in enumerate(STATES):
+        for after_s, (headline, shown) in enumerate(STATES):
             stand.send({**shown, "unix_s": NOW_S + after_s})
-            tab.wait("#headline", ("Healthy", "Healthy", "Requests wait", "Requests fail", "Requests fail")[after_s])
+            tab.wait("#headline", headline)
             tab.page.wait_for_timeout(150)
             places.append(
                 tab.page.evaluate(

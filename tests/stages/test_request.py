@@ -11,7 +11,18 @@ import trio
 from attrs import evolve, frozen
 
 from stages.errors import ContextOverflow, EngineFailure, InvalidRequest, PriorityRefused, QueueFull
-from stages.messages import Ask, CompileGrammar, Constraint, Ended, GrammarInbox, Limits, Penalties, Prompt, TextGrammar
+from stages.messages import (
+    Ask,
+    Chat,
+    CompileGrammar,
+    Constraint,
+    Ended,
+    GrammarInbox,
+    Limits,
+    Penalties,
+    Prompt,
+    TextGrammar,
+)
 from stages.request import _submits, admitted, fit
 from tests.fakes import FAKE_MODEL, counting, fake_services, silent
 
@@ -26,6 +37,18 @@ async def test_every_choice_carries_the_asks_stops_and_its_place_in_queue_and_ca
             assert (submit.priority, submit.namespace, submit.session, submit.routing_key) == (-3, "n", "s", "k")
             assert (submit.stop, submit.stop_regex) == (("x",), ("y+",))
         assert len(fakes.engine.submits) == 2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "stops"), [(Chat(({"role": "user", "content": "hi"},)), ("t", "x")), ("hi", ("x",))]
+)
+async def test_the_templates_stops_come_before_the_asks_where_there_is_a_template(
+    prompt: Chat | str, stops: tuple[str, ...], autojump_clock: Any
+) -> None:
+    ask = Ask("a", prompt, limits=Limits(stop=("x",)))
+    model = evolve(FAKE_MODEL, chat_stop=("t",))
+    async with fake_services(silent, model=model) as fakes, admitted(ask, fakes.services):
+        assert fakes.engine.submits[0].stop == stops
 
 
 @pytest.mark.parametrize(("timeout_s", "waits_s"), [(None, math.inf), (4.0, 4.0)])

@@ -4,7 +4,8 @@ import attrs
 import pytest
 
 from stages.errors import ConfigError
-from trnrt.config import Config, flag_name, load_config, parser
+from trnrt.config import Config, load_config, parser
+from trnrt.flags import flag_name
 
 
 def test_no_flags_give_the_defaults() -> None:

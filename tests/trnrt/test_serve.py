@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
 
-import trnrt.serve
+import trnrt.running
 from graphs.step import StepInput
 from stages.detokenizer.stage import Detokenizer
 from stages.errors import EngineFailure
@@ -154,7 +155,7 @@ async def test_what_still_runs_at_the_end_of_the_drain_is_told_at_once() -> None
             began_s = trio.current_time()
             nursery.start_soon(drain, server)
 
-    assert trio.current_time() - began_s < trnrt.serve.LAST_FRAMES_S
+    assert trio.current_time() - began_s < trnrt.running.LAST_FRAMES_S
     assert all("The server is shutting down." in answer for answer in answers)
 
 
@@ -168,7 +169,7 @@ async def test_a_second_signal_tells_everybody_and_ends_the_process_with_130() -
         answers.append(await post(server.port, "/v1/completions", {**BODY, "stream": stream}))
 
     async def run() -> None:
-        codes.append(await trnrt.serve._serve_until_signalled(server))
+        codes.append(await trnrt.running.until_signalled(server, partial(serve, server), partial(drain, server), 30))
 
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:

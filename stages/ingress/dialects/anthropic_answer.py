@@ -42,6 +42,8 @@ class MessageHead:
     max_tokens: int
     # thinking.display omitted: thinking blocks are there, without their text.
     hides_thinking: bool = False
+    # What ends the model's turns by itself, which no client asked for.
+    own_stop: tuple[str, ...] = ()
 
     def message(self, content: list[object], finish: dict[str, object], usage: dict[str, object]) -> dict[str, object]:
         """Return a message object of this head."""
@@ -55,7 +57,7 @@ class MessageHead:
             # Fewer than were asked for: there was no room for more in the context.
             is_full = ended.usage.completion_tokens < self.max_tokens
             return {"stop_reason": CONTEXT_FULL if is_full else "max_tokens", "stop_sequence": None}
-        if isinstance(finish.matched, str):
+        if isinstance(finish.matched, str) and finish.matched not in self.own_stop:
             return {"stop_reason": "stop_sequence", "stop_sequence": finish.matched}
         return {"stop_reason": "tool_use" if calls.are_complete() else "end_turn", "stop_sequence": None}
 

@@ -115,7 +115,11 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
         raise invalid("max_tokens", f"max_tokens must be at least 1, got {body.max_tokens}.")
     ask = read_ask(body, call, model, body.max_tokens)
     head = MessageHead(
-        ask.request_id, check_model(body.model, model), body.max_tokens, hides_thinking=_hides_thinking(body)
+        ask.request_id,
+        check_model(body.model, model),
+        body.max_tokens,
+        hides_thinking=_hides_thinking(body),
+        own_stop=model.chat_stop,
     )
     return Parsed((ask,), body.stream, MessageEncoder(head, Blocks(1 if _one_call(body) else None)))
 
@@ -147,6 +151,7 @@ def read_ask(body: PromptBody, call: Call, model: ModelSettings, max_tokens: int
         request_id=f"msg_{call.request_id}",
         prompt=Chat(conversation.messages, offered, template, conversation.continues),
         sampling=read_sampling(options, model.default_sampling),
+        penalties=model.default_penalties,
         # As Anthropic's own models take it: claude-code asks for 32,000 tokens whatever the context holds.
         limits=evolve(read_limits(options, max_tokens, model), may_shrink=True),
         form=TextForm(

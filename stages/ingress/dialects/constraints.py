@@ -30,7 +30,7 @@ class ConstraintFields(GrammarFields):
 
     frequency_penalty: float = field(default=0.0, metadata=shown(needs="penalties"))
     presence_penalty: float = field(default=0.0, metadata=shown(needs="penalties"))
-    repetition_penalty: float = field(default=1.0, metadata=shown(needs="penalties"))
+    repetition_penalty: float | None = field(default=None, metadata=shown(needs="penalties"))
     logit_bias: dict[str, float] | None = field(default=None, metadata=shown(needs="penalties"))
     allowed_token_ids: list[int] | None = field(default=None, metadata=shown(needs="structured_outputs"))
     thinking_token_budget: int | None = field(default=None, metadata=shown(needs="structured_outputs"))
@@ -65,6 +65,7 @@ def constrain(
 ) -> Ask:
     """Return the ask with what its body asks of tokens; raises InvalidRequest naming the field, and the flag it needs.
 
+    Penalties the ask has already are the model's, for a body without any.
     `form` is what the dialect's own format field asks for, `tools` what its tools and tool_choice do.
     """
     text = read_grammar(body, form, after_reasoning=after_reasoning)
@@ -75,7 +76,13 @@ def constrain(
         form=_form(ask, text, model),
         constraint=_one(text, tools),
         constraint_field=None if text is None else text[0],
-        penalties=read_penalties(body.frequency_penalty, body.presence_penalty, body.repetition_penalty, model),
+        penalties=read_penalties(
+            body.frequency_penalty,
+            body.presence_penalty,
+            body.repetition_penalty,
+            model,
+            default=ask.penalties.repetition,
+        ),
         logit_bias=_logit_bias(body.logit_bias, model),
         allowed_token_ids=_allowed(body.allowed_token_ids, model),
         thinking_budget_tokens=_budget(body.thinking_token_budget, model, ask.thinking_budget_tokens),
@@ -103,11 +110,14 @@ def tool_grammar(
 def read_penalties(
     frequency: float,
     presence: float,
-    repetition: float,
+    repetition: float | None,
     model: ModelSettings,
     names: tuple[str, str, str] = ("frequency_penalty", "presence_penalty", "repetition_penalty"),
+    default: float = 1.0,
 ) -> Penalties:
-    """Return penalties in range; raises InvalidRequest naming the field, or the flag where one is not neutral."""
+    """Return penalties in range, `default` for a repetition of None; raises InvalidRequest naming field or flag."""
+    if repetition is None:
+        repetition = default
     for name, value in zip(names[:2], (frequency, presence), strict=True):
         if not -2 <= value <= 2:
             raise _wrong(name, f"{name} must be in [-2, 2], got {value}.")

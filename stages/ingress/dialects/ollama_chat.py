@@ -83,6 +83,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed | Lookup:
         request_id=call.request_id,
         prompt=Chat(messages, tools, read_think(body.think, model)),
         sampling=read_sampling(options, model.default_sampling),
+        penalties=model.default_penalties,
         limits=read_limits(options),
         form=TextForm(
             parse_reasoning=model.reasoning_parser is not None,

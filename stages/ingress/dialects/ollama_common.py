@@ -51,7 +51,7 @@ class Options:
     seed: int | None = None
     num_predict: int | None = None
     stop: str | list[str] | None = None
-    repeat_penalty: float = field(default=1.0, metadata=shown(needs="penalties"))
+    repeat_penalty: float | None = field(default=None, metadata=shown(needs="penalties"))
     presence_penalty: float = field(default=0.0, metadata=shown(needs="penalties"))
     frequency_penalty: float = field(default=0.0, metadata=shown(needs="penalties"))
 
@@ -111,7 +111,7 @@ def constrain(ask: Ask, body: OllamaBody, model: ModelSettings, *, after_reasoni
         form=ask.form if grammar is None else evolve(ask.form, parse_tools=False),
         constraint=None if grammar is None else evolve(grammar, after_reasoning=after_reasoning),
         constraint_field=None if grammar is None else "format",
-        penalties=read_penalties(*given, model, names),
+        penalties=read_penalties(*given, model, names, ask.penalties.repetition),
     )
 
 

@@ -87,6 +87,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
         request_id=top.id,
         prompt=_chat(body, tools if call_tools else (), read_template(call.body)),
         sampling=read_sampling(body, model.default_sampling),
+        penalties=model.default_penalties,
         limits=read_limits(body, _budget(body), model),
         form=TextForm(
             skip_special_tokens=body.skip_special_tokens,

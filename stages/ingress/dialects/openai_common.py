@@ -271,7 +271,8 @@ def raise_failure(finish: Finish) -> None:
 
 def stop_reason(finish: Finish, model: ModelSettings) -> int | str | None:
     """Return vLLM's stop_reason: the matched stop string or token id; None for the model's own end and for length."""
-    return None if finish.kind != "stop" or finish.matched in model.eos_token_ids else finish.matched
+    is_own = finish.matched in model.eos_token_ids or finish.matched in model.chat_stop
+    return None if finish.kind != "stop" or is_own else finish.matched
 
 
 def error_frames(error: Exception, param: str) -> list[bytes]:

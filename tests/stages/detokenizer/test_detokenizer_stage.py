@@ -18,7 +18,7 @@ from tests.stages.detokenizer.rows import LENGTH, PARSED, decoding, drained, joi
 
 def detokenizer() -> tuple[Detokenizer, list[Cancel]]:
     cancels: list[Cancel] = []
-    return Detokenizer(decoding(), cancels.append), cancels
+    return Detokenizer(decoding(), cancels.append, clock=lambda: 0.0), cancels
 
 
 def row(sent: Submit, text: str, finish: Finish | None = None) -> TokensRow:
@@ -104,7 +104,7 @@ def test_a_stop_string_in_a_choices_last_step_cancels_nothing() -> None:
 def test_a_scheduler_that_has_gone_is_not_missed() -> None:
     orders_send, orders = trio.open_memory_channel[Cancel](10)
     orders.close()
-    stage = Detokenizer(decoding(), orders_send.send_nowait)
+    stage = Detokenizer(decoding(), orders_send.send_nowait, clock=lambda: 0.0)
     mailbox, events = open_mailbox(10, 1)
     gone_mailbox, gone = open_mailbox(10, 1)
     gone.close()
@@ -180,7 +180,8 @@ def test_unknown_parsers_and_tokenizers_without_their_tags_stop_the_start(tmp_pa
 
 
 def test_parsers_that_are_off_leave_text_alone(tmp_path: Path) -> None:
-    off = Detokenizer(open_decoding(DetokenizerSettings(str(write_small_tokenizer(tmp_path)))), lambda _: None)
+    settings = DetokenizerSettings(str(write_small_tokenizer(tmp_path)))
+    off = Detokenizer(open_decoding(settings), lambda _: None, clock=lambda: 0.0)
     mailbox, events = open_mailbox(10, 1)
     off.deliver(Tokens((row(submit(PARSED, mailbox=mailbox, in_reasoning=True), "a</think>b", LENGTH),)))
     got: list[Event] = drained(events)

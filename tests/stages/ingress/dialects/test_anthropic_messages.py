@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -546,6 +547,12 @@ def test_every_end_has_its_stop_reason(arguments: str | None, finish: Finish, re
     assert (answer["stop_reason"], answer["stop_sequence"]) == (reason, sequence)
     if arguments:
         assert answer["content"][1]["input"] == {}
+
+
+def test_a_stop_of_the_templates_own_is_the_end_of_a_turn() -> None:
+    model = evolve(kit.MODEL, chat_stop=("<|im_end|>",))
+    answer = kit.whole(DIALECT, HI, generated(spoken(text="x"), finish=Finish("stop", "<|im_end|>")), model)
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("end_turn", None)
 
 
 def test_an_answer_of_nothing_is_one_empty_text_block() -> None:

@@ -562,6 +562,15 @@ def test_ollama_has_penalties_among_its_options() -> None:
     assert named(OLLAMA, {"format": "xml"})[0] == "format"
 
 
+def test_the_models_repetition_penalty_is_that_of_chats_and_answers_that_ask_for_none() -> None:
+    model = evolve(ABLE, default_penalties=Penalties(repetition=1.1))
+    for api in (CHAT, RESPONSES, MESSAGES, OLLAMA, OLLAMA_GENERATE):
+        assert api.ask({}, model).penalties == Penalties(repetition=1.1)
+    for api in (COMPLETIONS, GENERATE):
+        assert api.ask({}, model).penalties == Penalties()
+    assert CHAT.ask({"repetition_penalty": 1}, model).penalties == Penalties()
+
+
 def test_a_messages_thinking_budget_is_kept_where_there_are_masks_and_never_refused() -> None:
     more = {"thinking": {"type": "enabled", "budget_tokens": 2000}}
     assert MESSAGES.ask(more).thinking_budget_tokens == 2000

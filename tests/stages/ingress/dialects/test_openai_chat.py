@@ -823,14 +823,16 @@ def test_logprob_entries_of_hidden_tokens_ride_on_the_next_chunk_and_none_is_los
     assert chunks[1]["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
 
 
-def test_a_matched_stop_is_told_under_both_names_and_an_end_token_under_one() -> None:
+def test_a_matched_stop_is_told_under_both_names_and_an_end_of_the_models_under_one() -> None:
     def end(finish: Finish) -> tuple[Any, Any]:
-        (choice,) = whole(DIALECT, HELLO, [(0, Ended(0, finish, Usage(3, 0)))])["choices"]
+        model = evolve(MODEL, chat_stop=("<|im_end|>",))
+        (choice,) = whole(DIALECT, HELLO, [(0, Ended(0, finish, Usage(3, 0)))], model)["choices"]
         return choice["matched_stop"], choice["stop_reason"]
 
     assert end(Finish("stop", "END")) == ("END", "END")
     assert end(Finish("stop", 99)) == (99, 99)
     assert end(Finish("stop", EOS)) == (EOS, None)
+    assert end(Finish("stop", "<|im_end|>")) == ("<|im_end|>", None)
     assert end(Finish("length")) == (None, None)
 
 

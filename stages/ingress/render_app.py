@@ -1,0 +1,103 @@
+"""The web application of the renderer: which dialects it has in which mode, and what it says about itself."""
+
+from collections.abc import Awaitable, Callable
+
+import orjson
+from attrs import frozen
+from quart import Response
+
+from stages.ingress import info as facts
+from stages.ingress.app import JSON, App, Generation, bare_app
+from stages.ingress.dialect import Dialect
+from stages.ingress.dialects import (
+    anthropic_count_tokens,
+    anthropic_messages,
+    ollama_chat,
+    ollama_generate,
+    ollama_show,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    sglang_generate,
+    sglang_parsing,
+    tokenize,
+)
+from stages.ingress.dialects.rendering import Fields, render_dialect
+from stages.ingress.dialects.strict import strict
+from stages.ingress.info import Info
+from stages.ingress.respond import Serving
+
+READY = "/_sglang_renderer/ready"
+
+
+@frozen(eq=False)
+class RenderFacts:
+    """What the application is made for: its mode by what there is, and where its own facts come from."""
+
+    info: Info
+    fields: Fields
+    # Asks the engine how it is, giving its status; None where that is left to `elsewhere`, or there is no engine.
+    engine_health: Callable[[], Awaitable[int]] | None = None
+    # Whether answers can be generated.
+    has_engine: bool = False
+    # Answers what is not served here; None is a 404.
+    elsewhere: Generation | None = None
+    allows_unknown: bool = False
+
+
+def render_dialects(made: RenderFacts) -> tuple[Dialect, ...]:
+    """Return the dialects of a mode, those of the contract held to it."""
+    chat = strict(openai_chat.DIALECT, allows_unknown=made.allows_unknown)
+    completions = strict(openai_completions.DIALECT, allows_unknown=made.allows_unknown)
+    responses, messages = openai_responses.DIALECT, anthropic_messages.DIALECT
+    dialects = [
+        render_dialect(chat, "/v1/chat/completions", made.fields),
+        render_dialect(completions, "/v1/completions", made.fields, is_list=True),
+        render_dialect(responses, "/v1/responses", made.fields),
+        render_dialect(messages, "/v1/messages", made.fields),
+        strict(tokenize.DIALECT, allows_unknown=True),
+        anthropic_count_tokens.DIALECT,
+        sglang_parsing.DIALECT,
+    ]
+    if made.has_engine:
+        dialects += [chat, completions, responses, messages]
+        dialects += [ollama_chat.DIALECT, ollama_generate.DIALECT, ollama_show.DIALECT]
+        if made.elsewhere is None:  # else the engine's own
+            dialects.append(sglang_generate.DIALECT)
+    return tuple(dialects)
+
+
+def create_render_app(serving: Serving, made: RenderFacts) -> App:
+    """Return the renderer's application."""
+    app = bare_app(render_dialects(made), serving)
+    app.elsewhere = made.elsewhere
+
+    async def ready() -> Response:
+        readiness = made.info.readiness()
+        return Response(b"", 204 if readiness == "ready" else 503, headers={"x-sglang-renderer": readiness})
+
+    async def health() -> Response:
+        if made.engine_health is None:
+            return Response(b"", 200)
+        return Response(b"", await made.engine_health())
+
+    async def models() -> Response:
+        return _json(facts.models(made.info))
+
+    async def model(model_id: str) -> Response:
+        return _json(facts.model(made.info, model_id))
+
+    routes: list[tuple[str, Callable[..., Awaitable[Response]]]] = [
+        (READY, ready),
+        ("/v1/models", models),
+        ("/v1/models/<path:model_id>", model),
+    ]
+    if made.elsewhere is None:
+        routes.append(("/health", health))
+    for path, answer in routes:
+        app.add_url_rule(path, f"info {path}", answer, methods=["GET"])
+    return app
+
+
+def _json(value: object) -> Response:
+    return Response(orjson.dumps(value), 200, content_type=JSON)

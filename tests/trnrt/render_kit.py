@@ -1,0 +1,64 @@
+"""The renderer's nursery tree over real sockets, in front of an engine that follows a script."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+
+import trio
+from attrs import frozen
+from tokenizers import Tokenizer
+
+from stages.stats.stage import open_stats
+from tests.fake_engine import STOP, Exchange, FakeGenerate, Script, counting
+from trnrt.render import RenderServer, model_of, serve_render
+from trnrt.render_config import load_render_config
+
+DEMO = "trnrt/models/demo_files"
+MESSAGES = [{"role": "user", "content": "Hello there"}]
+
+
+@frozen(eq=False)
+class Rendering:
+    """A renderer that runs, and its engine."""
+
+    port: int
+    server: RenderServer
+    engine: FakeGenerate
+
+
+@asynccontextmanager
+async def rendering(script: Script | None = None, *flags: str) -> AsyncIterator[Rendering]:
+    """Serve the demo model's renderer on a free port, before an engine that follows the script if there is one."""
+    engine_flags = () if script is None else ("--engine-url", "http://engine:1")
+    config = load_render_config([DEMO, "--port", "0", "--served-model-name", "demo", *engine_flags, *flags], {})
+    engine = FakeGenerate(script or counting(1))
+    server = RenderServer(config, model_of(config), open_stats(), 0, connect=engine.connect)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            engine.nursery = nursery
+            await nursery.start(serve_render, server)
+            assert server.port is not None
+            yield Rendering(server.port, server, engine)
+            nursery.cancel_scope.cancel()
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(f"{DEMO}/tokenizer.json")
+
+
+def ids(text: str) -> Sequence[int]:
+    """Ids of an answer's text."""
+    return _tokenizer().encode(text, add_special_tokens=False).ids
+
+
+def saying(text: str) -> Script:
+    """Answer with a text, one token a frame."""
+    token_ids = ids(text)
+
+    async def script(exchange: Exchange) -> None:
+        for count, token_id in enumerate(token_ids, 1):
+            await exchange.tokens([token_id], count, STOP if count == len(token_ids) else None)
+        await exchange.done()
+
+    return script
