@@ -30,6 +30,7 @@ from stages.ingress import ollama
 from stages.ingress.access import Access
 from stages.ingress.admin import ANSWERS, BODIES, Admin, BodyRoute, Told, admin_paths, body_routes, read_flush_timeout_s
 from stages.ingress.body import LARGE_BODY_BYTES, check_media_type, parse_object
+from stages.ingress.dashboard import page
 from stages.ingress.dialect import Call, Dialect, ErrorBody, Lookup, Parsed, Route
 from stages.ingress.error_bodies import general_error
 from stages.ingress.forwarding import is_admin_path
@@ -367,8 +368,11 @@ def _add_info_routes(app: App, info: Info) -> None:
 
 
 def add_stats_routes(app: App, stats: Stats) -> None:
-    """Add the routes of statistics."""
+    """Add the routes of statistics, and the page that shows them."""
     feed = StatsFeed(stats)
+
+    async def dashboard() -> Response:
+        return Response(page().body, headers=dict(page().headers))
 
     async def snapshot() -> Response:
         return Response(encoded(stats.statistics(trio.current_time())), content_type=JSON)
@@ -386,6 +390,7 @@ def add_stats_routes(app: App, stats: Stats) -> None:
 
     app.add_url_rule("/v1/stats", "info /v1/stats", snapshot, methods=["GET"])
     app.add_url_rule("/v1/stats/stream", "info /v1/stats/stream", dispatched_stream, methods=["GET"])
+    app.add_url_rule("/dashboard", "info /dashboard", dashboard, methods=["GET"])
     app.generations["GET", "/v1/stats/stream"] = stream
 
 
