@@ -52,6 +52,7 @@ MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
     "/v1/loads": (JSON, "text/plain"),
     "/get_loads": (JSON, "text/plain"),
     "/metrics": ("text/plain", "application/openmetrics-text"),
+    "/dashboard": ("text/html",),
 }
 # Routes whose answer is a stream of what another answers.
 STREAM_OF: Mapping[str, str] = {"/v1/stats/stream": "/v1/stats"}
