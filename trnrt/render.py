@@ -146,7 +146,7 @@ async def serve_render(
                 server.port = await front.start(ingress, app, settings)
                 gc.freeze()
                 gc.set_threshold(10_000, 10, 7)  # as in serve.py
-                log.info("listening on %s, %s", address(settings, server.port), server.config.mode)
+                log.info("listening on %s (%s)", address(settings, server.port), server.config.mode)
                 task_status.started(server)
             stages.cancel_scope.cancel()
 
