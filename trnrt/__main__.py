@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             render_config = load_render_config(args, os.environ)
             _log_from(render_config)
-            return run_render(render_config)
+            return run_render(render_config, args)
         config = load_config(args, os.environ)
         _log_from(config)
         if command == "compile":

@@ -249,6 +249,13 @@ class RemoteEngine:
             self.deliver(Tokens(tuple(TokensRow(one.submit, (), finish=finish, usage=one.usage) for one in choices)))
 
 
+def client_of(settings: RemoteSettings, connect: Connect | None = None) -> HttpClient:
+    """Return a client of the engine, over the network unless something else connects."""
+    headers = () if settings.api_key is None else (("Authorization", f"Bearer {settings.api_key}"),)
+    opens = connector(settings.origin) if connect is None else connect
+    return HttpClient(settings.origin, opens, settings.connect_timeout_s, headers)
+
+
 async def run_remote_engine(
     settings: RemoteSettings,
     tokens: "trio.MemorySendChannel[Tokens]",
@@ -258,9 +265,7 @@ async def run_remote_engine(
     task_status: "trio.TaskStatus[RemoteEngine]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a RemoteEngine, which it starts with, until it is cancelled."""
-    headers = () if settings.api_key is None else (("Authorization", f"Bearer {settings.api_key}"),)
-    opens = connector(settings.origin) if connect is None else connect
-    client = HttpClient(settings.origin, opens, settings.connect_timeout_s, headers)
+    client = client_of(settings, connect)
     aborts, rids = trio.open_memory_channel[str](ABORT_QUEUE)
     try:
         async with trio.open_nursery() as nursery:

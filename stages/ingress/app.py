@@ -31,9 +31,11 @@ from stages.ingress.admin import ANSWERS, BODIES, Admin, BodyRoute, Told, admin_
 from stages.ingress.body import LARGE_BODY_BYTES, check_media_type, parse_object
 from stages.ingress.dialect import Call, Dialect, ErrorBody, Lookup, Parsed, Route
 from stages.ingress.error_bodies import general_error
+from stages.ingress.forwarding import is_admin_path
 from stages.ingress.info import Info
 from stages.ingress.info_answers import RUNNING, info_answers
 from stages.ingress.openapi import document, rule_of
+from stages.ingress.proxy import Proxy
 from stages.ingress.respond import Serving, answer_lookup, describe, respond
 from stages.ingress.wire import AsgiWire, Wire
 from stages.trail import Trail
@@ -42,6 +44,7 @@ SANE_RANK = re.compile(r"-?[0-9]{1,18}")
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 JSON = "application/json"
+PLAIN_TEXT = {"content-type": "text/plain; charset=utf-8"}
 
 log = logging.getLogger("trnrt.ingress")
 
@@ -73,6 +76,10 @@ class Connection(TrioASGIHTTPConnection):
     async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Serve the request beside a task that waits for the client to leave, and cancels this one then."""
         request = self._create_request_from_scope(send)
+        proxy = cast(App, self.app).proxy
+        if proxy is not None and not cast(App, self.app).owns(request.path):
+            await self._pass_on(proxy, request, receive, send)
+            return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.handle_messages, nursery, request, receive)
             await self.handle_request(nursery, request, send)
@@ -105,12 +112,42 @@ class Connection(TrioASGIHTTPConnection):
         else:
             await response(AsgiWire(cast(Any, send), cast(Any, self.scope), headers))
 
+    async def _pass_on(
+        self, proxy: Proxy, request: Request, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        """Let the engine answer what nothing here does, once the call was let in."""
+        app = cast(App, self.app)
+        request_id = _request_id(request)
+        headers = {"x-request-id": request_id, **app.access.cors_headers(request.headers.get("origin"))}
+        wire = AsgiWire(cast(Any, send), cast(Any, self.scope), headers)
+        app.serving.answering.add(self)
+        try:
+            try:
+                path = proxy.checked_path(cast(Any, self.scope))
+            except errors.RequestError as error:
+                await wire.start(error.status, PLAIN_TEXT)
+                await wire.end(f"{error.message}\n".encode())
+                return
+            refused = app.gate(request, request_id, engine_path=path)
+            if refused is not None:
+                refused.headers.update(headers)
+                await self._send_response(send, refused)
+                return
+            await proxy.pass_on(
+                cast(Any, self.scope),
+                cast(Any, receive),
+                wire,
+                adds_key=app.access.asks_for_key(request.method, path),
+                ours=tuple((name.encode(), value.encode("latin-1")) for name, value in headers.items()),
+                stop=app.serving.cutoff,
+            )
+        finally:
+            app.serving.answering.discard(self)
+
     async def _dispatched(self, app: "App", request: Request) -> Response | Answering:
         generate = app.generations.get((request.method, request.path))
         if generate is not None:
             return await generate(request)
-        if app.elsewhere is not None and not app.owns(request.path):
-            return await app.elsewhere(request)
         response = cast(Response, await app.handle_request(request))
         return response.answer if isinstance(response, GenerationResponse) else response
 
@@ -136,10 +173,10 @@ class App(QuartTrio):
         self.access = Access(
             settings.api_key, settings.admin_api_key, settings.allowed_origins, frozenset(admin_paths())
         )
+        # Answers calls of paths that are not served here, in place of a 404.
+        self.proxy: Proxy | None = None
         # By path, the error body of the dialect that owns it.
         self.error_bodies: dict[str, ErrorBody] = {}
-        # Answers calls of paths that are not served here, in place of a 404.
-        self.elsewhere: Generation | None = None
         # By method and path, what runs without Quart's dispatch.
         self.generations: dict[tuple[str, str], Generation] = {}
         self.url_map.strict_slashes = False
@@ -148,17 +185,22 @@ class App(QuartTrio):
         self.config["BODY_TIMEOUT"] = serving.settings.body_timeout_s
         self.config["MAX_CONTENT_LENGTH"] = serving.settings.max_request_bytes
 
-    def gate(self, request: Request, request_id: str) -> Response | None:
-        """Return the answer to a browser's preflight or to a call without its key, or with two; None lets a call in."""
+    def gate(self, request: Request, request_id: str, *, engine_path: str | None = None) -> Response | None:
+        """Return the answer to a browser's preflight or to a call without its key, or with two; None lets a call in.
+
+        engine_path is the plain path of a call that is passed on.
+        """
+        path = request.path if engine_path is None else engine_path
+        is_admin = engine_path is not None and is_admin_path(engine_path)
         given = {name.lower(): value for name, value in request.headers.items()}
         preflight = self.access.preflight_headers(given) if request.method == "OPTIONS" else None
         if preflight is not None:
             return Response(b"", 200 if preflight else 403, headers=preflight)
         try:
-            self.access.check(request.method, request.path, request.headers.items())
+            self.access.check(request.method, path, request.headers.items(), is_admin=is_admin)
         except errors.RequestError as error:
-            if request.path == "/v1" or request.path.startswith("/v1/"):
-                body = self.error_body(request.path)(error, error.status, request_id)
+            if path == "/v1" or path.startswith("/v1/"):
+                body = self.error_body(path)(error, error.status, request_id)
             else:
                 body = {"error": error.message}
             headers = {"www-authenticate": "Bearer"} if isinstance(error, errors.Unauthorized) else {}
@@ -167,7 +209,7 @@ class App(QuartTrio):
 
     def owns(self, path: str) -> bool:
         """Return whether a path is served here, by whatever method."""
-        return bool(self.url_map.bind("").allowed_methods(path))
+        return path in self.error_bodies or bool(self.url_map.bind("").allowed_methods(path))
 
     def error_body(self, path: str) -> ErrorBody:
         """Return the error shape of the dialect that owns a path, or else of what is around it."""
