@@ -121,14 +121,16 @@ class Chat:
     """Messages and tools for the chat template, in neutral form.
 
     A message is a mapping with role, content (str, or None), and where they apply reasoning_content (str),
-    tool_calls (list of {id, name, arguments: mapping}), tool_call_id; template holds the switches the template
-    knows (reasoning_effort, enable_thinking, clear_thinking).
+    tool_calls (list of {id, name, arguments: mapping}), tool_call_id, parts (the texts that content joins, if some);
+    template holds the switches the template knows (reasoning_effort, enable_thinking, clear_thinking), facts what else
+    of the request it may read (tool_choice, response_format).
     """
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Tool, ...] = ()
     template: Mapping[str, Any] = field(factory=dict)
     continue_final_message: bool = False
+    facts: Mapping[str, Any] = field(factory=dict)
     # Whether the prompt ends by opening the assistant's turn; only /tokenize asks for history alone.
     opens_turn: bool = True
 
