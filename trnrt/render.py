@@ -320,6 +320,7 @@ def _facts(server: RenderServer) -> RenderFacts:
     return RenderFacts(
         info,
         server.renderer.fields,
+        server.renderer.submits,
         engine_health=None if engine is None else partial(health_of, engine.client),
         proxy=server.proxy,
         has_engine=engine is not None,

@@ -23,6 +23,7 @@ from stages.ingress.dialects import (
     sglang_parsing,
     tokenize,
 )
+from stages.ingress.dialects.derendering import Submits, derender_dialect
 from stages.ingress.dialects.passing import passing
 from stages.ingress.dialects.rendering import Fields, render_dialect
 from stages.ingress.dialects.strict import strict
@@ -39,6 +40,7 @@ class RenderFacts:
 
     info: Info
     fields: Fields
+    submits: Submits
     # Asks the engine how it is, giving its status; None where that is left to the proxy, or there is no engine.
     engine_health: Callable[[], Awaitable[int]] | None = None
     # Whether answers can be generated.
@@ -58,6 +60,8 @@ def render_dialects(made: RenderFacts) -> tuple[Dialect, ...]:
     dialects = [
         render_dialect(chat, "/v1/chat/completions", made.fields),
         render_dialect(completions, "/v1/completions", made.fields, is_list=True),
+        derender_dialect(chat, "/v1/chat/completions", made.submits),
+        derender_dialect(completions, "/v1/completions", made.submits),
         render_dialect(responses, "/v1/responses", made.fields),
         render_dialect(messages, "/v1/messages", made.fields),
         strict(tokenize.DIALECT, allows_unknown=True),
