@@ -12,6 +12,7 @@ import trio
 from attrs import define, field, frozen
 
 from graphs.step import Floats, StepInput, StepOutput, Transfer, Words
+from stages.trace_context import TraceContext
 
 if TYPE_CHECKING:
     from attrs import frozen as checked_frozen
@@ -752,8 +753,8 @@ class RequestRecord:
     outcome: Outcome
     status: int | None
     cause: Cause | None
-    # The W3C traceparent that came with the call.
-    trace: str | None = None
+    # Its place in a distributed trace.
+    trace: TraceContext | None = None
 
 
 @frozen

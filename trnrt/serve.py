@@ -17,11 +17,12 @@ Stop order is the reverse: ingress refuses, the scheduler finishes what it accep
 
 import gc
 import logging
+import os
 import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import closing, suppress
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from functools import partial
 
 import trio
@@ -36,7 +37,6 @@ from stages.executor.stage import run_executor
 from stages.grammar.engines import check_available
 from stages.grammar.stage import run_grammar
 from stages.ingress.app import create_app
-from stages.ingress.calls import Calls
 from stages.ingress.dialects import find_dialects
 from stages.ingress.info import Device as DeviceFacts
 from stages.ingress.info import Info
@@ -49,8 +49,11 @@ from stages.scheduler.core import SchedulerCore
 from stages.scheduler.stage import run_scheduler
 from stages.settings import DetokenizerSettings, GrammarSettings, PromptSettings
 from stages.stats.stage import Stats, open_stats, run_stats
+from stages.traces.exporter import TraceExporter
 from trnrt.config import Config
 from trnrt.device import build_device
+from trnrt.observing import calls_of, open_traces
+from trnrt.production_log import check_production_log, production_log
 from trnrt.resolve import resolve
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
 from trnrt.scheduling import engine_channels, scheduler_settings
@@ -86,13 +89,15 @@ def run_server(config: Config) -> int:
     model = read_served_model(config)
     config = resolve(config, model)
     check_certificate(ingress_settings(config))
+    check_production_log(config)
     if model.settings.structured_outputs:
         check_available()
+    traces = open_traces(config, package_version(), os.environ)
     with closing(bind(ingress_settings(config))) as bound:
-        return _run(config, model, bound)
+        return _run(config, model, bound, traces)
 
 
-def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
+def _run(config: Config, model: ServedModel, bound: socket.socket, traces: TraceExporter | None) -> int:
     device = build_device(config, model)
     log.info("settings: %s", " ".join(f"{name}={value}" for name, value in config.flags().items()))
     log.info("device: %s", " ".join(f"{name}={value}" for name, value in device.describe().items()))
@@ -101,6 +106,7 @@ def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
     server = Server(
         config, model, device, engine_channels(scheduler_settings(config)), open_stats(), int(time.time()), bound
     )
+    server.traces = traces
     try:
         return run_until_signalled(server, partial(serve, server), partial(drain, server), config.drain_timeout)
     finally:
@@ -137,11 +143,13 @@ async def serve(
     settings = ingress_settings(server.config)
     prompts_send, prompts_receive = trio.open_memory_channel[Render](PROMPT_QUEUE)
     with server.bound or bind(settings) as bound:
-        async with trio.open_nursery() as stages_nursery:
+        async with _logged(server), trio.open_nursery() as stages_nursery:
             await _start_stages(server, stages_nursery, runner(server.device), prompts_receive)
             grammars = server.channels.grammar_send if server.model.settings.structured_outputs else None
             services = Services(LocalEngine(server.channels), prompts_send, server.model.settings, grammars)
-            server.serving = Serving(services, settings, calls=Calls(server.stats.send.send))
+            server.serving = Serving(
+                services, settings, calls=calls_of(server.config, server.stats.send.send, server.traces)
+            )
             app = create_app(find_dialects(), server.serving, _info(server))
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)
@@ -158,6 +166,17 @@ async def serve(
                 log.info("listening on %s", address(settings, server.port))
                 task_status.started(server)
             stages_nursery.cancel_scope.cancel()
+
+
+def _logged(server: Server) -> AbstractAsyncContextManager[None]:
+    """Return the block in which calls are logged; its load is there once the scheduler is."""
+    return production_log(
+        server.config,
+        "serve",
+        server.model.settings.served_model_name,
+        server.stats,
+        lambda: None if server.core is None else server.core.load(),
+    )
 
 
 async def _start_stages(

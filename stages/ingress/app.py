@@ -24,6 +24,7 @@ from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge, RequestTimeout
 
 from stages import errors
+from stages.calls import CallContext, current_call, working_for
 from stages.ingress import info as facts
 from stages.ingress import ollama
 from stages.ingress.access import Access
@@ -38,6 +39,8 @@ from stages.ingress.openapi import document, rule_of
 from stages.ingress.proxy import Proxy
 from stages.ingress.respond import Serving, answer_lookup, describe, respond
 from stages.ingress.wire import AsgiWire, Wire
+from stages.logs.access import LEFT, log_access
+from stages.trace_context import TraceContext, trace_of
 from stages.trail import Trail
 
 SANE_RANK = re.compile(r"-?[0-9]{1,18}")
@@ -88,16 +91,19 @@ class Connection(TrioASGIHTTPConnection):
         self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
     ) -> None:
         """Answer the request, then end the task that waits for the client to leave."""
-        answering = cast(App, self.app).serving.answering
-        answering.add(self)
-        try:
-            await self._answer(request, send)
-        finally:
-            answering.discard(self)
+        serving = cast(App, self.app).serving
+        serving.answering.add(self)
+        began_s, status, request_id = trio.current_time(), LEFT, _request_id(request)
+        with working_for(CallContext(request_id, _trace(request, serving.settings.trace_sample_ratio))):
+            try:
+                status = await self._answer(request, send, request_id)
+            finally:
+                serving.answering.discard(self)
+                log_access(serving.logs, cast(Any, self.scope), status, trio.current_time() - began_s)
         nursery.cancel_scope.cancel()
 
-    async def _answer(self, request: Request, send: ASGISendCallable) -> None:
-        request_id = _request_id(request)
+    async def _answer(self, request: Request, send: ASGISendCallable, request_id: str) -> int:
+        """Answer the request, giving the status."""
         app = cast(App, self.app)
         headers = {
             "x-request-id": request_id,
@@ -109,8 +115,10 @@ class Connection(TrioASGIHTTPConnection):
         if isinstance(response, Response):
             response.headers.update(headers)
             await self._send_response(send, response)
-        else:
-            await response(AsgiWire(cast(Any, send), cast(Any, self.scope), headers))
+            return response.status_code
+        wire = AsgiWire(cast(Any, send), cast(Any, self.scope), headers)
+        await response(wire)
+        return wire.status or LEFT
 
     async def _pass_on(
         self, proxy: Proxy, request: Request, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -239,7 +247,7 @@ def bare_app(dialects: Sequence[Dialect], serving: Serving) -> App:
 def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
     async def generate(request: Request) -> Response | Answering:
         request_id = _id_of(request)
-        trail = _trail(request, request_id, route.path, dialect, app.serving.services.model.served_model_name)
+        trail = _trail(request_id, route.path, dialect, app.serving.services.model.served_model_name)
         try:
             parsed = await _parse(request, dialect, app.serving, trail.arrived_s)
         except Exception as error:
@@ -260,13 +268,14 @@ def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
     app.generations.update({(method, route.path): generate for method in route.methods})
 
 
-def _trail(request: Request, request_id: str, path: str, dialect: Dialect, model: str) -> Trail:
+def _trail(request_id: str, path: str, dialect: Dialect, model: str) -> Trail:
+    call = current_call()
     return Trail(
         request_id=request_id,
         route=path,
         dialect=dialect.name,
         model=model,
-        trace=request.headers.get("traceparent"),
+        trace=call.trace if call is not None else None,
         arrived_s=trio.current_time(),
         arrived_unix_s=time.time(),
     )
@@ -455,6 +464,10 @@ def _json(status: int, value: object) -> Response:
 
 def _id_of(request: Request) -> str:
     return cast(str, request.scope["state"]["request_id"])
+
+
+def _trace(request: Request, ratio: float | None) -> TraceContext | None:
+    return trace_of(request.headers.getlist("traceparent"), request.headers.getlist("tracestate"), ratio)
 
 
 def _request_id(request: Request) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 
 import orjson
 import trio
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from stages.errors import (
     Aborted,
@@ -33,6 +33,8 @@ from stages.ingress.feed import Feed, admit, collect
 from stages.ingress.pieces import write_in_pieces
 from stages.ingress.sink import DirectFeed
 from stages.ingress.wire import JSON_HEADERS, SSE_HEADERS, Wire
+from stages.logs.switches import LogSwitches
+from stages.logs.transcript import OverheardEncoder, transcript_of
 from stages.messages import Detokenized, Tokenized, WorkDone
 from stages.request import Services, look_up
 from stages.settings import IngressSettings
@@ -66,6 +68,11 @@ class Serving:
     answering: set[object] = field(factory=set)
     calls: Calls = field(factory=Calls)
 
+    @property
+    def logs(self) -> LogSwitches:
+        """Return what is logged of calls now."""
+        return self.calls.logs
+
 
 async def respond(
     parsed: Parsed, dialect: Dialect, request_id: str, serving: Serving, wire: Wire, trail: Trail | None = None
@@ -75,7 +82,10 @@ async def respond(
     When it got where and how it ended is noted on `trail`, whose record is sent.
     """
     trail = trail or Trail(request_id)
-    with serving.calls.recorded(trail):
+    transcript = transcript_of(parsed, serving.logs)
+    if transcript is not None and transcript.has_texts:
+        parsed = evolve(parsed, encoder=OverheardEncoder(parsed.encoder, transcript))
+    with serving.calls.recorded(trail, transcript):
         await _respond(parsed, dialect, request_id, serving, wire, trail)
 
 
