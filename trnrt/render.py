@@ -334,6 +334,7 @@ def _facts(server: RenderServer) -> RenderFacts:
         has_engine=engine is not None,
         allows_unknown=config.allow_unknown_fields,
         tells_usage=config.stream_response_default_include_usage,
+        hidden_states=config.enable_return_hidden_states,
     )
 
 
