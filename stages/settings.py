@@ -33,6 +33,8 @@ class IngressSettings:
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     ssl_keyfile_password: str | None = None
+    # The share of calls without a trace that begin one; None where nothing is traced.
+    trace_sample_ratio: float | None = None
 
 
 @frozen
@@ -120,6 +122,8 @@ class SchedulerSettings:
     max_token_gap_s: float | None = None
     priority: "PrioritySettings | None" = None
     cache: "CacheSettings | None" = None
+    # Decode steps between two lines about them; 0 for no lines about steps at all.
+    decode_log_interval: int = 0
 
 
 @frozen

@@ -35,7 +35,6 @@ from stages.engine.origin import parse_origin
 from stages.engine.remote import RemoteEngine, client_of, run_remote_engine
 from stages.engine.rendering import Renderer
 from stages.errors import EngineFailure
-from stages.ingress.calls import Calls
 from stages.ingress.info import Info
 from stages.ingress.proxy import Proxy
 from stages.ingress.render_app import RenderFacts, create_render_app
@@ -49,6 +48,8 @@ from stages.stats.stage import Stats, open_stats, run_stats
 from trnrt.engine_match import OwnFacts, compare, facts_or_none, watch_engine
 from trnrt.launch_engine import LaunchedEngine, command_of, launched
 from trnrt.model_folder import ModelFolder, read_model_folder
+from trnrt.observing import calls_of, check_traces, open_traces
+from trnrt.production_log import check_production_log, production_log
 from trnrt.render_config import RenderConfig, forwarding_rules
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
 from trnrt.supervise import contained, linked
@@ -90,6 +91,8 @@ def run_render(config: RenderConfig, args: Sequence[str] = ()) -> int:
     The arguments are what workers are started with.
     """
     check_certificate(ingress_settings(config))
+    check_production_log(config)
+    check_traces(config)
     if (seat := seat_of(os.environ)) is not None:
         return _serve_until_signalled(config, seat.bound, None, seat)
     with ExitStack() as stack:
@@ -106,7 +109,9 @@ def run_render(config: RenderConfig, args: Sequence[str] = ()) -> int:
 def _serve_until_signalled(
     config: RenderConfig, bound: socket.socket, launch: LaunchedEngine | None, seat: Seat | None
 ) -> int:
-    server = RenderServer(config, model_of(config), open_stats(), int(time.time()), bound, launch=launch, seat=seat)
+    traces = open_traces(config, package_version(), os.environ)
+    model = model_of(config)
+    server = RenderServer(config, model, open_stats(), int(time.time()), bound, launch=launch, seat=seat, traces=traces)
     run = partial(serve_render, server)
     return run_until_signalled(server, run, partial(drain_render, server), config.drain_timeout)
 
@@ -181,11 +186,15 @@ async def serve_render(
     server: RenderServer, *, task_status: "trio.TaskStatus[RenderServer]" = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Start every stage and then the HTTP server; returns after a drain, raises when a stage fails."""
-    settings = ingress_settings(server.config)
+    config = server.config
+    settings = ingress_settings(config)
     with server.bound or bind(settings) as bound:
-        async with trio.open_nursery() as stages:
+        logged = production_log(config, "render", server.model.settings.served_model_name, server.stats, lambda: None)
+        async with logged, trio.open_nursery() as stages:
             await _start_stages(server, stages)
-            server.serving = Serving(services(server), settings, calls=Calls(server.stats.send.send))
+            server.serving = Serving(
+                services(server), settings, calls=calls_of(server.config, server.stats.send.send, server.traces)
+            )
             app = create_render_app(server.serving, _facts(server))
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)

@@ -8,7 +8,7 @@ from attrs import frozen
 from stages.engine.origin import parse_origin
 from stages.errors import ConfigError
 from stages.ingress.forwarding import ForwardingRules, patterns_of
-from trnrt.config import HttpConfig
+from trnrt.config import HttpConfig, check_http
 from trnrt.flags import FlagParser, Layers, setting, shown
 from trnrt.launch_engine import command_of, split_command
 
@@ -125,8 +125,7 @@ def render_parser() -> FlagParser:
 def _check(config: RenderConfig) -> None:
     if config.model_path is None:
         raise ConfigError("MODEL: give a model folder or a hub name")
-    if config.port > 65535:
-        raise ConfigError(f"--port: must be at most 65535, got {config.port}")
+    check_http(config)
     forwarding_rules(config, ())
     if config.launch_engine is not None and not command_of(config.launch_engine):
         raise ConfigError("--launch-engine: the command is empty")

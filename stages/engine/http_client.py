@@ -134,8 +134,10 @@ class HttpClient:
     _idle: list[trio.abc.Stream] = field(factory=list)
     is_closed: bool = False
 
-    async def send(self, method: str, path: str, body: bytes = b"") -> Response:
+    async def send(self, method: str, path: str, body: bytes = b"", headers: Headers = ()) -> Response:
         """Return the response to a request as soon as its head is here; the caller closes it.
+
+        `headers` are this request's, beside those of all.
 
         Raises RemoteFailure: 503 when the engine cannot be reached or the exchange fails, 504 when connecting takes
         too long.
@@ -146,11 +148,11 @@ class HttpClient:
                 await trio.aclose_forcefully(stream)
                 continue
             try:
-                return await self._exchange(stream, method, path, body)
+                return await self._exchange(stream, method, path, body, headers)
             except _NothingCame:
                 break
         try:
-            return await self._exchange(await self._connected(), method, path, body)
+            return await self._exchange(await self._connected(), method, path, body, headers)
         except _NothingCame as error:
             text = f"engine request failed: {self.origin} closed the connection without an answer"
             raise RemoteFailure(text, 503) from error
@@ -202,9 +204,11 @@ class HttpClient:
             text = f"engine request failed: cannot connect to {self.origin}: {_words(error)}"
             raise RemoteFailure(text, 503) from error
 
-    async def _exchange(self, stream: trio.abc.Stream, method: str, path: str, body: bytes) -> Response:
+    async def _exchange(
+        self, stream: trio.abc.Stream, method: str, path: str, body: bytes, headers: Headers
+    ) -> Response:
         try:
-            return await self._answered(stream, method, path, body)
+            return await self._answered(stream, method, path, body, headers)
         except LOST as error:
             await trio.aclose_forcefully(stream)
             # A server may close a kept connection as the request is on its way.
@@ -213,16 +217,19 @@ class HttpClient:
             await trio.aclose_forcefully(stream)
             raise
 
-    async def _answered(self, stream: trio.abc.Stream, method: str, path: str, body: bytes) -> Response:
+    async def _answered(
+        self, stream: trio.abc.Stream, method: str, path: str, body: bytes, headers: Headers
+    ) -> Response:
         parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
-        headers = [
+        all_headers = [
             ("Host", self.origin.host_header),
             ("Accept-Encoding", "identity"),
             ("Content-Length", str(len(body))),
             *((("Content-Type", "application/json"),) if body else ()),
             *self.headers,
+            *headers,
         ]
-        head = parser.send(h11.Request(method=method, target=path, headers=headers))
+        head = parser.send(h11.Request(method=method, target=path, headers=all_headers))
         # The parser is not asked to frame the body, only told that it went.
         parts = (head, parser.send(h11.Data(data=body)) if body else b"", parser.send(h11.EndOfMessage()))
         await stream.send_all(b"".join(part for part in parts if part))

@@ -20,7 +20,7 @@ from attrs import define, field
 
 from stages.engine.frames import FrameReader
 from stages.engine.generate_body import ToolConstraint, generate_body, no_tool_constraint, rid_of
-from stages.engine.http_client import Connect, HttpClient, connector
+from stages.engine.http_client import Connect, Headers, HttpClient, connector
 from stages.engine.orders import call_of
 from stages.engine.port import Order, Scope
 from stages.engine.readiness import Readiness
@@ -189,7 +189,7 @@ class RemoteEngine:
             choice.was_sent = True
             with choice.within():
                 try:
-                    await choice.stream.open(choice.body)
+                    await choice.stream.open(choice.body, _trace_headers(choice.submit))
                 except RemoteFailure as failure:
                     # What was refused runs nowhere; what was waited for in vain may.
                     choice.was_sent = failure.status == TOO_SLOW
@@ -304,3 +304,9 @@ async def _tell_aborts(client: HttpClient, rids: "trio.MemoryReceiveChannel[str]
         with suppress(EngineFailure), trio.move_on_after(ABORT_TIMEOUT_S):
             async with await post(client, "/abort_request", orjson.dumps({"rid": rid})) as response:
                 await response.text()
+
+
+def _trace_headers(submit: Submit) -> Headers:
+    """Return what lets the engine join the trace of the call, if there is one."""
+    trace = submit.trail.trace if submit.trail is not None else None
+    return tuple(trace.headers().items()) if trace is not None else ()

@@ -24,11 +24,13 @@ from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge, RequestTimeout
 
 from stages import errors
+from stages.calls import CallContext, current_call, working_for
 from stages.ingress import info as facts
 from stages.ingress import ollama
 from stages.ingress.access import Access
 from stages.ingress.admin import ANSWERS, BODIES, Admin, BodyRoute, Told, admin_paths, body_routes, read_flush_timeout_s
 from stages.ingress.body import LARGE_BODY_BYTES, check_media_type, parse_object
+from stages.ingress.dashboard import page
 from stages.ingress.dialect import Call, Dialect, ErrorBody, Lookup, Parsed, Route
 from stages.ingress.error_bodies import general_error
 from stages.ingress.forwarding import is_admin_path
@@ -37,7 +39,11 @@ from stages.ingress.info_answers import RUNNING, info_answers
 from stages.ingress.openapi import document, rule_of
 from stages.ingress.proxy import Proxy
 from stages.ingress.respond import Serving, answer_lookup, describe, respond
+from stages.ingress.stats_routes import StatsFeed, encoded, read_limit
 from stages.ingress.wire import AsgiWire, Wire
+from stages.logs.access import LEFT, log_access
+from stages.stats.stage import Stats, open_stats
+from stages.trace_context import TraceContext, trace_of
 from stages.trail import Trail
 
 SANE_RANK = re.compile(r"-?[0-9]{1,18}")
@@ -88,16 +94,19 @@ class Connection(TrioASGIHTTPConnection):
         self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
     ) -> None:
         """Answer the request, then end the task that waits for the client to leave."""
-        answering = cast(App, self.app).serving.answering
-        answering.add(self)
-        try:
-            await self._answer(request, send)
-        finally:
-            answering.discard(self)
+        serving = cast(App, self.app).serving
+        serving.answering.add(self)
+        began_s, status, request_id = trio.current_time(), LEFT, _request_id(request)
+        with working_for(CallContext(request_id, _trace(request, serving.settings.trace_sample_ratio))):
+            try:
+                status = await self._answer(request, send, request_id)
+            finally:
+                serving.answering.discard(self)
+                log_access(serving.logs, cast(Any, self.scope), status, trio.current_time() - began_s)
         nursery.cancel_scope.cancel()
 
-    async def _answer(self, request: Request, send: ASGISendCallable) -> None:
-        request_id = _request_id(request)
+    async def _answer(self, request: Request, send: ASGISendCallable, request_id: str) -> int:
+        """Answer the request, giving the status."""
         app = cast(App, self.app)
         headers = {
             "x-request-id": request_id,
@@ -109,8 +118,10 @@ class Connection(TrioASGIHTTPConnection):
         if isinstance(response, Response):
             response.headers.update(headers)
             await self._send_response(send, response)
-        else:
-            await response(AsgiWire(cast(Any, send), cast(Any, self.scope), headers))
+            return response.status_code
+        wire = AsgiWire(cast(Any, send), cast(Any, self.scope), headers)
+        await response(wire)
+        return wire.status or LEFT
 
     async def _pass_on(
         self, proxy: Proxy, request: Request, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -216,11 +227,12 @@ class App(QuartTrio):
         return self.error_bodies.get(path.rstrip("/"), partial(general_error, path))
 
 
-def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info) -> App:
-    """Return the application that serves `dialects`, the info routes and the admin routes."""
+def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info, stats: Stats | None = None) -> App:
+    """Return the application that serves `dialects`, the info routes, the admin routes and statistics."""
     app = bare_app(dialects, serving)
     _add_info_routes(app, info)
     _add_admin_routes(app)
+    add_stats_routes(app, stats or open_stats())
     _add_document(app, dialects, info)
     return app
 
@@ -239,7 +251,7 @@ def bare_app(dialects: Sequence[Dialect], serving: Serving) -> App:
 def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
     async def generate(request: Request) -> Response | Answering:
         request_id = _id_of(request)
-        trail = _trail(request, request_id, route.path, dialect, app.serving.services.model.served_model_name)
+        trail = _trail(request_id, route.path, dialect, app.serving.services.model.served_model_name)
         try:
             parsed = await _parse(request, dialect, app.serving, trail.arrived_s)
         except Exception as error:
@@ -260,13 +272,14 @@ def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
     app.generations.update({(method, route.path): generate for method in route.methods})
 
 
-def _trail(request: Request, request_id: str, path: str, dialect: Dialect, model: str) -> Trail:
+def _trail(request_id: str, path: str, dialect: Dialect, model: str) -> Trail:
+    call = current_call()
     return Trail(
         request_id=request_id,
         route=path,
         dialect=dialect.name,
         model=model,
-        trace=request.headers.get("traceparent"),
+        trace=call.trace if call is not None else None,
         arrived_s=trio.current_time(),
         arrived_unix_s=time.time(),
     )
@@ -352,6 +365,33 @@ def _add_info_routes(app: App, info: Info) -> None:
     add(["/v1/loads", "/get_loads"], lambda: _loads(info))
     add(["/api/tags"], lambda: ollama.tags(info))
     add(["/api/version"], ollama.version)
+
+
+def add_stats_routes(app: App, stats: Stats) -> None:
+    """Add the routes of statistics, and the page that shows them."""
+    feed = StatsFeed(stats)
+
+    async def dashboard() -> Response:
+        return Response(page().body, headers=dict(page().headers))
+
+    async def snapshot() -> Response:
+        return Response(encoded(stats.statistics(trio.current_time())), content_type=JSON)
+
+    async def stream(request: Request) -> Response | Answering:
+        try:
+            limit = read_limit(request.args.get("limit"))
+        except errors.RequestError as error:
+            return _refused(error, partial(general_error, request.path), _id_of(request))
+        return partial(feed.answer, app.serving, limit)
+
+    async def dispatched_stream() -> Response:
+        response = await stream(request)
+        return response if isinstance(response, Response) else GenerationResponse(response)
+
+    app.add_url_rule("/v1/stats", "info /v1/stats", snapshot, methods=["GET"])
+    app.add_url_rule("/v1/stats/stream", "info /v1/stats/stream", dispatched_stream, methods=["GET"])
+    app.add_url_rule("/dashboard", "info /dashboard", dashboard, methods=["GET"])
+    app.generations["GET", "/v1/stats/stream"] = stream
 
 
 def _add_document(app: App, dialects: Sequence[Dialect], info: Info) -> None:
@@ -455,6 +495,10 @@ def _json(status: int, value: object) -> Response:
 
 def _id_of(request: Request) -> str:
     return cast(str, request.scope["state"]["request_id"])
+
+
+def _trace(request: Request, ratio: float | None) -> TraceContext | None:
+    return trace_of(request.headers.getlist("traceparent"), request.headers.getlist("tracestate"), ratio)
 
 
 def _request_id(request: Request) -> str:

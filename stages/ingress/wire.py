@@ -57,6 +57,8 @@ class AsgiWire:
 
     def __init__(self, send: Send, scope: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         self.started = False
+        # None until it is out.
+        self.status: int | None = None
         self.written_s = trio.current_time()
         self._send = send
         self._headers = headers
@@ -71,6 +73,7 @@ class AsgiWire:
     async def start_pairs(self, status: int, pairs: Sequence[tuple[bytes, bytes]], body: bytes = b"") -> None:
         """Send status and these headers, names in lower case and any of them repeated, and a piece of the body."""
         self.started = True
+        self.status = status
         if status in BODILESS or any(name == b"content-length" for name, _ in pairs):
             self._chunked = False
         head = {"type": "http.response.start", "status": status, "headers": pairs}
