@@ -48,7 +48,7 @@ from stages.stats.stage import Stats, open_stats, run_stats
 from trnrt.engine_match import OwnFacts, compare, facts_or_none, watch_engine
 from trnrt.launch_engine import LaunchedEngine, command_of, launched
 from trnrt.model_folder import ModelFolder, read_model_folder
-from trnrt.observing import calls_of, open_traces
+from trnrt.observing import calls_of, check_traces, open_traces
 from trnrt.production_log import check_production_log, production_log
 from trnrt.render_config import RenderConfig, forwarding_rules
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
@@ -92,6 +92,7 @@ def run_render(config: RenderConfig, args: Sequence[str] = ()) -> int:
     """
     check_certificate(ingress_settings(config))
     check_production_log(config)
+    check_traces(config)
     if (seat := seat_of(os.environ)) is not None:
         return _serve_until_signalled(config, seat.bound, None, seat)
     with ExitStack() as stack:

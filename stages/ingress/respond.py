@@ -64,6 +64,8 @@ class Serving:
     aside: Aside = field(factory=Aside)
     cutoff: trio.Event = field(factory=trio.Event)
     failed: trio.Event = field(factory=trio.Event)
+    # Set when no connection is accepted any more: what would never end by itself ends now.
+    stopping: trio.Event = field(factory=trio.Event)
     # The HTTP requests under way, each until its last byte was handed to its connection.
     answering: set[object] = field(factory=set)
     calls: Calls = field(factory=Calls)
@@ -237,7 +239,8 @@ def _told(error: Exception) -> Exception:
     if isinstance(leaf, RequestError | Unavailable | Aborted):
         return leaf
     if isinstance(leaf, EngineFailure):
-        log.error("a request failed: %s", leaf)
+        # What another process did wrong has no traceback of interest here.
+        log.error("a request failed: %s", leaf, exc_info=None if isinstance(leaf, RemoteFailure) else leaf.__cause__)
         return leaf
     log.error("a request failed", exc_info=error)
     return EngineFailure("unexpected error")
