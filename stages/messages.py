@@ -740,8 +740,9 @@ class RequestRecord:
 
 @frozen
 class TokenGaps:
-    """detokenizer -> stats: seconds between tokens of one choice as a step delivered them, each with how many."""
+    """detokenizer -> stats: tokens of a step, and the seconds between two of one choice, each with how many."""
 
+    num_tokens: int
     gaps: tuple[tuple[float, int], ...]
 
 
@@ -762,6 +763,8 @@ class Load:
     evictable_pages: int = 0
     used_snapshots: int = 0
     total_snapshots: int = 0
+    # Of used_snapshots, those the prefix cache would give.
+    evictable_snapshots: int = 0
     used_host_pages: int = 0
     total_host_pages: int = 0
     used_host_snapshots: int = 0

@@ -95,6 +95,7 @@ class Config(HttpConfig):
     )
     tokenizer_path: str | None = setting(None, "model", "folder with tokenizer.json; the model's own when absent")
     served_model_name: str | None = setting(None, "model", "name in /v1/models and answers; the folder's when absent")
+    chat_template: str | None = setting(None, "model", "file or built-in name of a template in place of the model's")
     model_alias: str = setting("claude-*", "model", "other names it answers to, by commas; * stands for any text")
     context_length: int | None = setting(None, "model", "longest prompt + answer in tokens; the model's own", low=8)
     dtype: Literal["auto", "bfloat16", "float32"] = setting(

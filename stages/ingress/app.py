@@ -30,6 +30,7 @@ from stages.ingress import ollama
 from stages.ingress.access import Access
 from stages.ingress.admin import ANSWERS, BODIES, Admin, BodyRoute, Told, admin_paths, body_routes, read_flush_timeout_s
 from stages.ingress.body import LARGE_BODY_BYTES, check_media_type, parse_object
+from stages.ingress.dashboard import page
 from stages.ingress.dialect import Call, Dialect, ErrorBody, Lookup, Parsed, Route
 from stages.ingress.error_bodies import general_error
 from stages.ingress.forwarding import is_admin_path
@@ -38,8 +39,10 @@ from stages.ingress.info_answers import RUNNING, info_answers
 from stages.ingress.openapi import document, rule_of
 from stages.ingress.proxy import Proxy
 from stages.ingress.respond import Serving, answer_lookup, describe, respond
+from stages.ingress.stats_routes import StatsFeed, encoded, read_limit
 from stages.ingress.wire import AsgiWire, Wire
 from stages.logs.access import LEFT, log_access
+from stages.stats.stage import Stats, open_stats
 from stages.trace_context import TraceContext, trace_of
 from stages.trail import Trail
 
@@ -224,11 +227,12 @@ class App(QuartTrio):
         return self.error_bodies.get(path.rstrip("/"), partial(general_error, path))
 
 
-def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info) -> App:
-    """Return the application that serves `dialects`, the info routes and the admin routes."""
+def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info, stats: Stats | None = None) -> App:
+    """Return the application that serves `dialects`, the info routes, the admin routes and statistics."""
     app = bare_app(dialects, serving)
     _add_info_routes(app, info)
     _add_admin_routes(app)
+    add_stats_routes(app, stats or open_stats())
     _add_document(app, dialects, info)
     return app
 
@@ -361,6 +365,33 @@ def _add_info_routes(app: App, info: Info) -> None:
     add(["/v1/loads", "/get_loads"], lambda: _loads(info))
     add(["/api/tags"], lambda: ollama.tags(info))
     add(["/api/version"], ollama.version)
+
+
+def add_stats_routes(app: App, stats: Stats) -> None:
+    """Add the routes of statistics, and the page that shows them."""
+    feed = StatsFeed(stats)
+
+    async def dashboard() -> Response:
+        return Response(page().body, headers=dict(page().headers))
+
+    async def snapshot() -> Response:
+        return Response(encoded(stats.statistics(trio.current_time())), content_type=JSON)
+
+    async def stream(request: Request) -> Response | Answering:
+        try:
+            limit = read_limit(request.args.get("limit"))
+        except errors.RequestError as error:
+            return _refused(error, partial(general_error, request.path), _id_of(request))
+        return partial(feed.answer, app.serving, limit)
+
+    async def dispatched_stream() -> Response:
+        response = await stream(request)
+        return response if isinstance(response, Response) else GenerationResponse(response)
+
+    app.add_url_rule("/v1/stats", "info /v1/stats", snapshot, methods=["GET"])
+    app.add_url_rule("/v1/stats/stream", "info /v1/stats/stream", dispatched_stream, methods=["GET"])
+    app.add_url_rule("/dashboard", "info /dashboard", dashboard, methods=["GET"])
+    app.generations["GET", "/v1/stats/stream"] = stream
 
 
 def _add_document(app: App, dialects: Sequence[Dialect], info: Info) -> None:

@@ -25,6 +25,8 @@ class Calls:
     logs: LogSwitches = field(factory=LogSwitches)
     # In order of arrival.
     live: dict[Trail, None] = field(factory=dict)
+    # The most there ever were at once.
+    high_water: int = 0
 
     @contextmanager
     def recorded(self, trail: Trail, transcript: Transcript | None = None) -> Iterator[None]:
@@ -33,6 +35,7 @@ class Calls:
         A block that is left by anything but its end was cut off: its client has gone.
         """
         self.live[trail] = None
+        self.high_water = max(self.high_water, len(self.live))
         is_complete = False
         try:
             yield

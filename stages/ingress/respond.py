@@ -64,6 +64,8 @@ class Serving:
     aside: Aside = field(factory=Aside)
     cutoff: trio.Event = field(factory=trio.Event)
     failed: trio.Event = field(factory=trio.Event)
+    # Set when no connection is accepted any more: what would never end by itself ends now.
+    stopping: trio.Event = field(factory=trio.Event)
     # The HTTP requests under way, each until its last byte was handed to its connection.
     answering: set[object] = field(factory=set)
     calls: Calls = field(factory=Calls)

@@ -14,6 +14,7 @@ import trio
 from attrs import evolve, frozen
 
 from stages.errors import CheckpointError, EngineFailure, InvalidRequest, RequestError
+from stages.inbox import Receive
 from stages.messages import (
     Chat,
     Detokenize,
@@ -42,7 +43,7 @@ Rendered = tuple[Segment, ...] | Marked
 
 async def run_prompt_stage(
     settings: PromptSettings,
-    renders: "trio.MemoryReceiveChannel[Render]",
+    renders: Receive[Render],
     *,
     task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -59,7 +60,7 @@ async def run_prompt_stage(
                 _reply(render, answer)
 
 
-def _waiting(renders: "trio.MemoryReceiveChannel[Render]") -> list[Render]:
+def _waiting(renders: Receive[Render]) -> list[Render]:
     batch: list[Render] = []
     try:
         while len(batch) < MAX_BATCH_PROMPTS - 1:

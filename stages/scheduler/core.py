@@ -408,6 +408,7 @@ class SchedulerCore:
             evictable_pages=tree.num_evictable_pages if tree is not None else 0,
             used_snapshots=tree.num_snapshots if tree is not None else 0,
             total_snapshots=self.budget.max_snapshots,
+            evictable_snapshots=tree.num_evictable_snapshots if tree is not None else 0,
             used_host_pages=self.host.pages.num_used if self.host is not None else 0,
             total_host_pages=self.capacity.num_host_pages - 1,
             used_host_snapshots=self.host.slots.num_used if self.host is not None else 0,
