@@ -52,7 +52,8 @@ def read_production_log(path: Path, limit: int | None = None) -> Trace:
         read_log(path, take)
     except ConfigError as error:
         raise ConfigError(f"--trace: {error}") from None
-    calls.sort(key=_queued_at_s)
+    # Of those that came together the one that found nothing computed what the others found.
+    calls.sort(key=lambda call: (_queued_at_s(call), _cached(call) > 0))
     known = [call for call in calls if _can_be_replayed(call)]
     chosen = known[:limit]
     if not chosen:
@@ -73,6 +74,10 @@ def read_production_log(path: Path, limit: int | None = None) -> Trace:
 def _can_be_replayed(call: RequestLine) -> bool:
     lengths = (call.prompt_tokens, call.completion_tokens)
     return call.submitted_s is not None and call.num_choices > 0 and all(0 < one <= MAX_TOKENS for one in lengths)
+
+
+def _cached(call: RequestLine) -> int:
+    return call.cached_device_tokens + call.cached_host_tokens
 
 
 def _queued_at_s(call: RequestLine) -> float:
@@ -132,7 +137,7 @@ class _Replay:
         until_s = call.at_s + (call.admitted_s if call.admitted_s is not None else call.submitted_s or 0.0)
         while self._coming and self._coming[0][0] <= until_s:
             insort(self._there, heapq.heappop(self._coming)[1])
-        count = min(call.cached_device_tokens + call.cached_host_tokens, call.prompt_tokens - 1)
+        count = min(_cached(call), call.prompt_tokens - 1)
         self.cached_tokens += count
         donor = self._donor(count) if count else None
         shared: list[int] = []
