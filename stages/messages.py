@@ -12,6 +12,7 @@ import trio
 from attrs import define, field, frozen
 
 from graphs.step import Floats, StepInput, StepOutput, Transfer, Words
+from stages.trace_context import TraceContext
 
 if TYPE_CHECKING:
     from attrs import frozen as checked_frozen
@@ -121,14 +122,16 @@ class Chat:
     """Messages and tools for the chat template, in neutral form.
 
     A message is a mapping with role, content (str, or None), and where they apply reasoning_content (str),
-    tool_calls (list of {id, name, arguments: mapping}), tool_call_id; template holds the switches the template
-    knows (reasoning_effort, enable_thinking, clear_thinking).
+    tool_calls (list of {id, name, arguments: mapping}), tool_call_id, parts (the texts that content joins, if some);
+    template holds the switches the template knows (reasoning_effort, enable_thinking, clear_thinking), facts what else
+    of the request it may read (tool_choice, response_format).
     """
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Tool, ...] = ()
     template: Mapping[str, Any] = field(factory=dict)
     continue_final_message: bool = False
+    facts: Mapping[str, Any] = field(factory=dict)
     # Whether the prompt ends by opening the assistant's turn; only /tokenize asks for history alone.
     opens_turn: bool = True
 
@@ -731,14 +734,15 @@ class RequestRecord:
     outcome: Outcome
     status: int | None
     cause: Cause | None
-    # The W3C traceparent that came with the call.
-    trace: str | None = None
+    # Its place in a distributed trace.
+    trace: TraceContext | None = None
 
 
 @frozen
 class TokenGaps:
-    """detokenizer -> stats: seconds between tokens of one choice as a step delivered them, each with how many."""
+    """detokenizer -> stats: tokens of a step, and the seconds between two of one choice, each with how many."""
 
+    num_tokens: int
     gaps: tuple[tuple[float, int], ...]
 
 
@@ -759,6 +763,8 @@ class Load:
     evictable_pages: int = 0
     used_snapshots: int = 0
     total_snapshots: int = 0
+    # Of used_snapshots, those the prefix cache would give.
+    evictable_snapshots: int = 0
     used_host_pages: int = 0
     total_host_pages: int = 0
     used_host_snapshots: int = 0

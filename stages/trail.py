@@ -25,6 +25,7 @@ from stages.errors import (
     Unavailable,
 )
 from stages.messages import Cause, Ended, Finish, Outcome, RequestRecord, Usage
+from stages.trace_context import TraceContext
 
 # The more it says of how a call went, the later it stands: a call is told by the worst of its choices.
 _BY_WEIGHT: tuple[Outcome, ...] = ("stop", "tool_calls", "length", "abort", "error")
@@ -39,7 +40,7 @@ class Trail:
     route: str = ""
     dialect: str = ""
     model: str = ""
-    trace: str | None = None
+    trace: TraceContext | None = None
     arrived_s: float = 0.0
     # Unix time of arrived_s, so that whoever reads records can tell the day.
     arrived_unix_s: float = 0.0
@@ -68,6 +69,15 @@ class Trail:
     # Tokens of the choices that have ended, as their clients count them: what followed a stop string is not in it.
     _ended_tokens: int = 0
     _refused: bool = field(default=False)
+
+    @property
+    def phase(self) -> Literal["rendering", "waiting", "running"]:
+        """Return where the call stands; an engine behind this server does not say when it lets one in."""
+        if self.admitted_s is not None or self.first_token_s is not None:
+            return "running"
+        if self.submitted_s is not None:
+            return "waiting"
+        return "rendering"
 
     def rendered(self, num_tokens: int, now_s: float) -> None:
         """Note that the ids of one ask's prompt are there."""

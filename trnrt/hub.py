@@ -20,6 +20,7 @@ SMALL_FILES = (
     "tiktoken.model",
     "chat_template.json",
     "*.jinja",
+    "encoding/encoding_dsv32.py",
     "encoding/encoding_dsv4.py",
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*\Z")

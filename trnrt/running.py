@@ -12,7 +12,9 @@ from stages.errors import StartupError, TrnrtError
 from stages.ingress.info import Readiness
 from stages.ingress.respond import Serving
 from stages.settings import IngressSettings
+from stages.traces.exporter import TraceExporter
 from trnrt.config import HttpConfig
+from trnrt.observing import exporting
 from trnrt.supervise import first_cause
 
 # How long the last frames may take to reach their clients once the engine has finished.
@@ -32,6 +34,8 @@ class Running:
     port: int | None = field(default=None, kw_only=True)
     serving: Serving | None = field(default=None, kw_only=True)
     http_shutdown: trio.Event = field(factory=trio.Event, kw_only=True)
+    # Where the traces of calls go, None for nowhere.
+    traces: TraceExporter | None = field(default=None, kw_only=True)
 
 
 @define(eq=False)
@@ -44,7 +48,8 @@ def run_until_signalled(
 ) -> int:
     """Run `serve` until it returns, after a signal by `drain`, and return the exit code; raises StartupError."""
     try:
-        return trio.run(until_signalled, server, serve, drain, drain_timeout_s, strict_exception_groups=True)
+        with exporting(server.traces):
+            return trio.run(until_signalled, server, serve, drain, drain_timeout_s, strict_exception_groups=True)
     except BaseExceptionGroup as group:
         cause = first_cause(group)
         if isinstance(cause, StartupError):
@@ -119,6 +124,7 @@ def ingress_settings(config: HttpConfig) -> IngressSettings:
         ssl_certfile=config.ssl_certfile,
         ssl_keyfile=config.ssl_keyfile,
         ssl_keyfile_password=config.ssl_keyfile_password,
+        trace_sample_ratio=None if config.otlp_endpoint is None else config.otlp_sample_ratio,
     )
 
 

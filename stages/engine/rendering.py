@@ -13,7 +13,7 @@ from stages.engine.generate_body import (
     text_constraint,
 )
 from stages.messages import Ask, Prompt, ToolGrammar
-from stages.request import made_of
+from stages.request import cut, made_of
 from stages.settings import ModelSettings
 
 
@@ -44,7 +44,7 @@ class Renderer:
     def fields(self, ask: Ask, prompt: Prompt) -> list[dict[str, Any]]:
         """Return the body of each choice as an object; raises RequestError for what could not be submitted."""
         grammar = None if ask.constraint is None else PassedGrammar(ask.constraint)
-        submits, _, _ = made_of(ask, prompt, grammar, self.model)
+        submits, _, _ = made_of(ask, cut(prompt, self.model), grammar, self.model)
         return [
             generate_fields(
                 submit, stream=ask.stream, own_end_ids=self.own_end_ids, tool_constraint=self.tool_constraint

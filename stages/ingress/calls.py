@@ -6,6 +6,9 @@ from contextlib import contextmanager
 import trio
 from attrs import define, field
 
+from stages.logs.requests import log_request
+from stages.logs.switches import LogSwitches
+from stages.logs.transcript import Transcript
 from stages.messages import RequestRecord
 from stages.trail import Trail
 
@@ -19,26 +22,34 @@ class Calls:
     """Every call from its first byte's arrival to its end; `send` must neither wait nor fail."""
 
     send: Callable[[RequestRecord], None] = _nowhere
+    logs: LogSwitches = field(factory=LogSwitches)
     # In order of arrival.
     live: dict[Trail, None] = field(factory=dict)
+    # The most there ever were at once.
+    high_water: int = 0
 
     @contextmanager
-    def recorded(self, trail: Trail) -> Iterator[None]:
+    def recorded(self, trail: Trail, transcript: Transcript | None = None) -> Iterator[None]:
         """Keep the trail among the live ones for the block and send its record at the end, however that comes.
 
         A block that is left by anything but its end was cut off: its client has gone.
         """
         self.live[trail] = None
+        self.high_water = max(self.high_water, len(self.live))
         is_complete = False
         try:
             yield
             is_complete = True
         finally:
             del self.live[trail]
-            self.send(trail.record(trio.current_time(), is_complete))
+            self._end(trail.record(trio.current_time(), is_complete), transcript)
 
     def refused(self, trail: Trail, error: Exception, status: int) -> None:
         """Send the record of a call that was refused before it ran."""
         trail.status = status
         trail.failed(error)
-        self.send(trail.record(trio.current_time(), is_complete=True))
+        self._end(trail.record(trio.current_time(), is_complete=True), None)
+
+    def _end(self, record: RequestRecord, transcript: Transcript | None) -> None:
+        self.send(record)
+        log_request(self.logs, record, transcript)

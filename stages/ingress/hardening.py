@@ -35,6 +35,7 @@ It leans on names hypercorn does not promise, so `install` refuses other version
 
 import logging
 import os
+import select
 from contextlib import suppress
 from http import HTTPStatus
 from importlib.metadata import version
@@ -172,6 +173,11 @@ class HardenedTCPServer(TCPServer):
         """Whether nobody is in the middle of a write to a plain socket."""
         return self._plain and not self.send_lock.locked()
 
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has closed its side, seen though what it sent before was not read."""
+        return has_closed((self.stream if self._plain else self.stream.transport_stream).socket)
+
     def send_now(self, data: bytes) -> bytes:
         """Write what the socket takes at once and return the rest; one that is broken takes nothing."""
         try:
@@ -289,6 +295,11 @@ class DirectWriter:
         """Whether write_now may be called: nobody is in the middle of a write, and it is a plain socket."""
         return self._server.is_free
 
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has closed its side, seen though what it sent before was not read."""
+        return self._server.has_left
+
     def write_now(self, data: bytes) -> bytes:
         """Write `data`, framed, as far as the connection takes it at once; return the rest, for write_rest."""
         return self._server.send_now(b"%x\r\n%b\r\n" % (len(data), data))
@@ -309,6 +320,16 @@ class DirectHTTPStream(HTTPStream):
             if isinstance(server, HardenedTCPServer):
                 extensions: dict[str, object] = self.scope["extensions"]  # type: ignore[assignment]
                 extensions[DIRECT_WRITER] = DirectWriter(server)
+
+
+def has_closed(socket: trio.socket.SocketType) -> bool:
+    """Say whether the other side has closed its half, or this one all, whatever there still is to read."""
+    poll = select.poll()
+    try:
+        poll.register(socket.fileno(), getattr(select, "POLLRDHUP", 0))
+    except (OSError, ValueError):
+        return True
+    return bool(poll.poll(0))
 
 
 def _first(error: BaseException) -> BaseException:

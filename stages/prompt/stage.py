@@ -5,7 +5,6 @@ prompt of a burst does not wait for the last. Each Render is answered on its own
 no other.
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,6 +14,7 @@ import trio
 from attrs import evolve, frozen
 
 from stages.errors import CheckpointError, EngineFailure, InvalidRequest, RequestError
+from stages.inbox import Receive
 from stages.messages import (
     Chat,
     Detokenize,
@@ -37,15 +37,13 @@ from stages.settings import PromptSettings, TemplateSource
 
 MAX_BATCH_PROMPTS = 16
 
-log = logging.getLogger(__name__)
-
 Answer = WorkDone | Exception
 Rendered = tuple[Segment, ...] | Marked
 
 
 async def run_prompt_stage(
     settings: PromptSettings,
-    renders: "trio.MemoryReceiveChannel[Render]",
+    renders: Receive[Render],
     *,
     task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -62,7 +60,7 @@ async def run_prompt_stage(
                 _reply(render, answer)
 
 
-def _waiting(renders: "trio.MemoryReceiveChannel[Render]") -> list[Render]:
+def _waiting(renders: Receive[Render]) -> list[Render]:
     batch: list[Render] = []
     try:
         while len(batch) < MAX_BATCH_PROMPTS - 1:
@@ -124,8 +122,7 @@ class Prompter:
         except RequestError as error:
             return error
         except Exception as error:
-            log.exception("a prompt could not be rendered")
-            return EngineFailure(f"a prompt could not be rendered: {error!r}")
+            return _failure("a prompt could not be rendered", error)
 
     def _encoded(self, prepared: "list[Rendered | str | Answer]") -> list[Answer]:
         texts = iter(self.tokenizer.encode_texts([item for item in prepared if isinstance(item, str)]))
@@ -148,8 +145,7 @@ class Prompter:
         try:
             return self._encoded([item])[0]
         except Exception as error:
-            log.exception("a prompt could not be tokenized")
-            return EngineFailure(f"a prompt could not be tokenized: {error!r}")
+            return _failure("a prompt could not be tokenized", error)
 
     def _tokenized(self, work: Tokenize) -> Tokenized:
         """Return the ids that generation would have of the same prompts, made by the same code."""
@@ -176,11 +172,18 @@ class Prompter:
         size = self.tokenizer.vocab_size
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= size):
             wrong = next(token_id for token_id in token_ids if not 0 <= token_id < size)
-            raise InvalidRequest(f"Token id {wrong} is out of the vocabulary of {size} ids.", "input_ids")
+            raise InvalidRequest(f"Token id {wrong} is out-of-vocabulary: it must be in [0, {size - 1}].", "input_ids")
         return token_ids
 
     def _prompt(self, token_ids: tuple[int, ...]) -> Prompt:
         return Prompt(token_ids, leaves_thinking_open(token_ids, self.tokenizer))
+
+
+def _failure(what: str, error: Exception) -> EngineFailure:
+    """Return what the request fails with; the task that knows whose it is logs it, traceback and all."""
+    failure = EngineFailure(f"{what}: {error!r}")
+    failure.__cause__ = error
+    return failure
 
 
 def open_prompter(settings: PromptSettings) -> Prompter:

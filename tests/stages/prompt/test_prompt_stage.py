@@ -95,7 +95,7 @@ async def test_a_bad_prompt_is_answered_with_its_error_and_disturbs_no_other(set
     prompts = ["a", (size,), (-1,), Chat(({"role": "nobody"},)), "\ud800", chat("\udfff"), chat("b"), (size - 1,)]
     got = await answers(settings, *prompts)
     assert [type(answer) for answer in got] == [Prompt, *[InvalidRequest] * 5, Prompt, Prompt]
-    assert "out of the vocabulary" in str(got[1])
+    assert "out-of-vocabulary" in str(got[1])
     assert isinstance(got[1], InvalidRequest)
     assert got[1].param == "input_ids"
 
