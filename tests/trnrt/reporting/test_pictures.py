@@ -124,3 +124,19 @@ def test_an_out_folder_that_cannot_be_made_is_told(tmp_path: Path):
 
     with pytest.raises(ConfigError, match="--out: cannot write"):
         run_report([str(log), "--out", str(tmp_path / "file")])
+
+
+def test_a_call_is_found_by_its_id_with_the_folders_key_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    log = log_of(tmp_path / "log", *(record(n) for n in range(5)))
+
+    assert run_report([str(log), "--id", "request-3"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["at_s"] == AT_S + 3
+    assert run_report([str(next(log.glob("*.jsonl"))), "--id", "request-4"]) == 0
+    assert run_report([str(log), "--id", "request-9"]) == 1
+    (log / ".prodlog-key").write_bytes(b"short")
+    with pytest.raises(ConfigError, match="is no key of 32 bytes"):
+        run_report([str(log), "--id", "request-3"])
+    (log / ".prodlog-key").unlink()
+    with pytest.raises(ConfigError, match=r"cannot read .*prodlog-key"):
+        run_report([str(log), "--id", "request-3"])
