@@ -32,7 +32,9 @@ class Rendering:
 async def rendering(script: Script | None = None, *flags: str) -> AsyncIterator[Rendering]:
     """Serve the demo model's renderer on a free port, before an engine that follows the script if there is one."""
     engine_flags = () if script is None else ("--engine-url", "http://engine:1")
-    config = load_render_config([DEMO, "--port", "0", "--served-model-name", "demo", *engine_flags, *flags], {})
+    # Scripts say plain text, which the model's own parsers would take for thinking.
+    plain = ("--served-model-name", "demo", "--tool-call-parser", "none", "--reasoning-parser", "none")
+    config = load_render_config([DEMO, "--port", "0", *plain, *engine_flags, *flags], {})
     engine = FakeGenerate(script or counting(1))
     server = RenderServer(config, model_of(config), open_stats(), 0, connect=engine.connect)
     with trio.fail_after(30):
