@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jsonschema
 import orjson
 import pytest
 
@@ -27,10 +28,15 @@ ALWAYS = {
     ("POST", "/v1/tokenize"),
     ("GET", "/_sglang_renderer/ready"),
     ("GET", "/health"),
+    ("GET", "/openapi.json"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/<path:model_id>"),
 }
+# Of these, what a renderer that passes calls on leaves to its engine.
+THE_ENGINES = {("GET", "/health"), ("GET", "/openapi.json"), ("POST", "/generate"), ("PUT", "/generate")}
 WITH_ENGINE = {
+    ("GET", "/api/tags"),
+    ("GET", "/api/version"),
     ("POST", "/api/chat"),
     ("POST", "/api/generate"),
     ("POST", "/api/show"),
@@ -42,6 +48,7 @@ WITH_ENGINE = {
     ("POST", "/v1/messages"),
     ("POST", "/v1/responses"),
 }
+OWN_FIGURES = {("GET", "/dashboard"), ("GET", "/v1/stats"), ("GET", "/v1/stats/stream")}
 CHAT: dict[str, Any] = {"messages": MESSAGES}
 
 
@@ -78,6 +85,40 @@ async def test_without_an_engine_nothing_is_generated() -> None:
 async def test_before_an_engine_every_dialect_is_served() -> None:
     async with rendering(counting(1)) as run:
         assert routes_of(run) == ALWAYS | WITH_ENGINE
+
+
+async def test_in_the_engines_place_the_rest_is_the_engines() -> None:
+    async with rendering(counting(1), "--proxy-unhandled-routes") as run:
+        assert routes_of(run) == (ALWAYS | WITH_ENGINE) - THE_ENGINES
+
+
+async def test_the_document_lists_all_routes_and_what_they_really_answer() -> None:
+    async with rendering(counting(1)) as run:
+        document = (await get(run.port, "/openapi.json")).json
+        paths = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+        assert paths - OWN_FIGURES == {
+            (method, path.replace("<path:model_id>", "{model_id}")) for method, path in ALWAYS | WITH_ENGINE
+        }
+        frame = {"output_ids": [40], "meta_info": {"finish_reason": {"type": "stop"}}}
+        for path, body in (
+            ("/v1/chat/completions/render", CHAT),
+            ("/v1/chat/completions/render", {**CHAT, "stop": ["a"], "regex": "a", "seed": 3, "cache_salt": "s"}),
+            ("/v1/completions/render", {"prompt": ["a", "b"], "stop_regex": "a", "logit_bias": {"5": 1.5}}),
+            ("/v1/responses/render", {"input": "a"}),
+            ("/v1/messages/render", {**CHAT, "max_tokens": 4}),
+            ("/v1/chat/completions/derender", {"request": CHAT, "outputs": [frame]}),
+            ("/v1/completions/derender", {"request": {"prompt": "a", "stream": True}, "outputs": [frame]}),
+            ("/v1/chat/completions", CHAT),
+            ("/tokenize", CHAT),
+        ):
+            reply = await ask(run.port, path, body)
+            assert reply.status == 200, reply.body
+            answered = document["paths"][path]["post"]["responses"]
+            schema = {**answered["200"]["content"]["application/json"]["schema"], "components": document["components"]}
+            jsonschema.validate(reply.json, schema)
+            refused = await ask(run.port, path, {"stream": 5, "tokens": 5, "prompt": 5, "messages": 5, "outputs": 5})
+            schema = {**answered["400"]["content"]["application/json"]["schema"], "components": document["components"]}
+            jsonschema.validate(refused.json, schema)
 
 
 async def test_the_engines_health_is_its_status_and_503_without_one() -> None:
