@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from http import HTTPStatus
 
 import orjson
 from attrs import frozen
@@ -91,7 +92,10 @@ def create_render_app(serving: Serving, made: RenderFacts) -> App:
 
     async def ready() -> Response:
         readiness = made.info.readiness()
-        return Response(b"", 204 if readiness == "ready" else 503, headers={"x-sglang-renderer": readiness})
+        response = Response(b"", 204 if readiness == "ready" else 503, headers={"x-sglang-renderer": readiness})
+        if response.status_code == HTTPStatus.NO_CONTENT:  # which has no length, not one of 0
+            del response.headers["content-length"], response.headers["content-type"]
+        return response
 
     async def health() -> Response:
         if made.engine_health is None:

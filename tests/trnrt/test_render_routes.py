@@ -137,8 +137,15 @@ async def test_the_engines_health_is_its_status_and_503_without_one() -> None:
 async def test_the_ready_route_asks_no_engine_and_needs_no_key() -> None:
     async with rendering(counting(1), "--api-key", "sesame") as run:
         run.engine.is_up = False
-        reply = await get(run.port, "/_sglang_renderer/ready")
-        assert (reply.status, reply.body, reply.headers["x-sglang-renderer"]) == (204, b"", "ready")
+        async with connected(run.port) as client:
+            await client.send(b"GET /_sglang_renderer/ready HTTP/1.1\r\nhost: x\r\n\r\n")
+            reply = await client.reply(has_body=False)
+            # The connection goes on after a head without a body.
+            assert (await client.get("/health")).status == 503
+        assert (reply.status, reply.headers["x-sglang-renderer"]) == (204, "ready")
+        assert "content-length" not in reply.headers
+        run.server.phase = "draining"
+        assert (await get(run.port, "/_sglang_renderer/ready")).status == 503
         assert (await get(run.port, "/v1/models")).status == 401
         assert (await ask(run.port, "/v1/chat/completions", CHAT)).status == 401
         assert (await ask(run.port, "/tokenize", {"prompt": "a"}, ["authorization: Bearer sesame"])).status == 200
