@@ -1,6 +1,7 @@
 """The renderer's nursery tree over real sockets, in front of an engine that follows a script."""
 
 import json
+import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
@@ -72,3 +73,17 @@ def events(body: bytes) -> list[Any]:
     """What a stream of chunks holds, [DONE] as None."""
     lines = [line[6:] for line in body.decode().split("\n\n") if line.startswith("data: ")]
     return [None if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+JUNK = (None, True, -1, 0, 1.5, 2**62, "", "x", [], [None], [[1, 2]], {}, {"a": 1}, 1e300)
+
+
+def spoiled(value: Any, choose: random.Random) -> Any:
+    """The value with something in it put out of order."""
+    if isinstance(value, dict) and value and choose.random() < 0.85:
+        key = choose.choice(list(value))
+        return {**value, key: spoiled(value[key], choose)}
+    if isinstance(value, list) and value and choose.random() < 0.85:
+        at = choose.randrange(len(value))
+        return [*value[:at], spoiled(value[at], choose), *value[at + 1 :]]
+    return choose.choice(JUNK)
