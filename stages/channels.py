@@ -23,6 +23,7 @@ import trio
 from attrs import define, field
 
 from stages.errors import InvalidRequest
+from stages.inbox import Inbox
 from stages.mailbox import Mailbox
 from stages.messages import (
     Arrived,
@@ -62,6 +63,8 @@ class Admission:
     rank: Callable[[Submit], int] | None = None
     waiting: dict[ChoiceKey, Submit] = field(factory=dict)
     waiting_tokens: int = 0
+    # The most that ever waited.
+    high_water: int = 0
     running: Container[str] = ()
     closed: bool = False
     # An ordered set: what came since the last take_fresh and still waits.
@@ -98,6 +101,7 @@ class Admission:
                 self._num_sent += 1
                 self._numbers[submit.key] = self._num_sent
                 heapq.heappush(self._worst, (self.rank(submit), -self._num_sent, submit.key))
+        self.high_water = max(self.high_water, len(self.waiting))
         self.wake(Arrived())
 
     def take(self, key: ChoiceKey) -> Submit:
@@ -167,15 +171,15 @@ class Channels:
 
     admission: Admission
     scheduler_send: "trio.MemorySendChannel[SchedulerInbox]"
-    scheduler_receive: "trio.MemoryReceiveChannel[SchedulerInbox]"
+    scheduler_receive: Inbox[SchedulerInbox]
     plans_send: "trio.MemorySendChannel[StepPlan]"
-    plans_receive: "trio.MemoryReceiveChannel[StepPlan]"
+    plans_receive: Inbox[StepPlan]
     transfers_send: "trio.MemorySendChannel[StartTransfer]"
-    transfers_receive: "trio.MemoryReceiveChannel[StartTransfer]"
+    transfers_receive: Inbox[StartTransfer]
     tokens_send: "trio.MemorySendChannel[Tokens]"
-    tokens_receive: "trio.MemoryReceiveChannel[Tokens]"
+    tokens_receive: Inbox[Tokens]
     grammar_send: "trio.MemorySendChannel[GrammarInbox]"
-    grammar_receive: "trio.MemoryReceiveChannel[GrammarInbox]"
+    grammar_receive: Inbox[GrammarInbox]
 
 
 def open_channels(
@@ -195,15 +199,15 @@ def open_channels(
     return Channels(
         admission=Admission(max_queued_requests, scheduler_send.send_nowait, max_queued_tokens, rank),
         scheduler_send=scheduler_send,
-        scheduler_receive=scheduler_receive,
+        scheduler_receive=Inbox(scheduler_receive),
         plans_send=plans_send,
-        plans_receive=plans_receive,
+        plans_receive=Inbox(plans_receive),
         transfers_send=transfers_send,
-        transfers_receive=transfers_receive,
+        transfers_receive=Inbox(transfers_receive),
         tokens_send=tokens_send,
-        tokens_receive=tokens_receive,
+        tokens_receive=Inbox(tokens_receive),
         grammar_send=grammar_send,
-        grammar_receive=grammar_receive,
+        grammar_receive=Inbox(grammar_receive),
     )
 
 

@@ -70,6 +70,15 @@ class Trail:
     _ended_tokens: int = 0
     _refused: bool = field(default=False)
 
+    @property
+    def phase(self) -> Literal["rendering", "waiting", "running"]:
+        """Return where the call stands; an engine behind this server does not say when it lets one in."""
+        if self.admitted_s is not None or self.first_token_s is not None:
+            return "running"
+        if self.submitted_s is not None:
+            return "waiting"
+        return "rendering"
+
     def rendered(self, num_tokens: int, now_s: float) -> None:
         """Note that the ids of one ask's prompt are there."""
         self.prompt_ready_s = now_s

@@ -1,4 +1,4 @@
-"""`python -m trnrt [serve|render|compile|simulate] [flags]`: argv to Config to one nursery tree to an exit code."""
+"""`python -m trnrt [serve|render|compile|simulate|report] [flags]`: argv to an exit code."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ from stages.logs.handler import logging_to
 from trnrt.config import Config, load_config
 from trnrt.render_config import RenderConfig, load_render_config
 
-COMMANDS = ("serve", "render", "compile", "simulate")
+COMMANDS = ("serve", "render", "compile", "simulate", "report")
 
 log = logging.getLogger("trnrt")
 
@@ -31,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from trnrt.simulate import run_simulate
 
             return run_simulate(args)
+        if command == "report":
+            from trnrt.report import run_report
+
+            return run_report(args)
         config = load_render_config(args, os.environ) if command == "render" else load_config(args, os.environ)
         with logging_to(sys.stderr, config.log_level, config.log_format):
             return _run(command, config, args)

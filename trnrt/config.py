@@ -53,6 +53,7 @@ class HttpConfig:
     allowed_origins: str = setting("*", "http", "origins of web pages that may call, by commas; * is any")
 
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "logging", "least severe line to log")
+    enable_metrics: bool = setting(False, "logging", "serve Prometheus metrics at /metrics, without a key")
     log_format: Literal["text", "json"] = setting("text", "logging", "form of log lines: for people, or JSON")
     log_requests: bool = setting(False, "logging", "a line for every request as it ends")
     log_requests_level: int = setting(
@@ -75,6 +76,15 @@ class HttpConfig:
     otlp_sample_ratio: float = setting(
         1.0, "logging", "share of requests to trace, 0 to 1, of those that belong to no trace yet", low=0
     )
+    prod_dir: str | None = setting(
+        None,
+        "logging",
+        "folder of the production log: counts and times of every call; none when absent",
+        alias="prod-log-dir",
+    )
+    prod_max_mb: int = setting(
+        1024, "logging", "MiB that all files of the production log have together", low=1, alias="prod-log-max-mb"
+    )
 
 
 @frozen(kw_only=True)
@@ -86,6 +96,7 @@ class Config(HttpConfig):
     )
     tokenizer_path: str | None = setting(None, "model", "folder with tokenizer.json; the model's own when absent")
     served_model_name: str | None = setting(None, "model", "name in /v1/models and answers; the folder's when absent")
+    chat_template: str | None = setting(None, "model", "file or built-in name of a template in place of the model's")
     model_alias: str = setting("claude-*", "model", "other names it answers to, by commas; * stands for any text")
     context_length: int | None = setting(None, "model", "longest prompt + answer in tokens; the model's own", low=8)
     dtype: Literal["auto", "bfloat16", "float32"] = setting(

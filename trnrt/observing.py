@@ -68,6 +68,11 @@ def open_traces(config: HttpConfig, version: str, environ: Mapping[str, str]) ->
     return open_exporter(url, attributes, version)
 
 
+def check_traces(config: HttpConfig) -> None:
+    """Raise StartupError, naming the flag, where traces could not be sent as they are to be."""
+    open_traces(config, "", {})
+
+
 @contextmanager
 def exporting(exporter: TraceExporter | None) -> Iterator[None]:
     """Let an exporter, where there is one, send for the block and what waits after it."""

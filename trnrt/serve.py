@@ -22,7 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import closing, suppress
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from functools import partial
 
 import trio
@@ -36,6 +36,7 @@ from stages.executor.runner import Runner, ThreadRunner
 from stages.executor.stage import run_executor
 from stages.grammar.engines import check_available
 from stages.grammar.stage import run_grammar
+from stages.inbox import Inbox
 from stages.ingress.app import create_app
 from stages.ingress.dialects import find_dialects
 from stages.ingress.info import Device as DeviceFacts
@@ -53,10 +54,12 @@ from stages.traces.exporter import TraceExporter
 from trnrt.config import Config
 from trnrt.device import build_device
 from trnrt.observing import calls_of, open_traces
+from trnrt.production_log import check_production_log, production_log
 from trnrt.resolve import resolve
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
 from trnrt.scheduling import engine_channels, scheduler_settings
 from trnrt.served import ServedModel, read_served_model
+from trnrt.stats_sources import serve_sources
 from trnrt.supervise import contained, linked
 
 log = logging.getLogger("trnrt")
@@ -88,6 +91,7 @@ def run_server(config: Config) -> int:
     model = read_served_model(config)
     config = resolve(config, model)
     check_certificate(ingress_settings(config))
+    check_production_log(config)
     if model.settings.structured_outputs:
         check_available()
     traces = open_traces(config, package_version(), os.environ)
@@ -140,15 +144,17 @@ async def serve(
     """Start every stage and then the HTTP server; returns after a drain, raises when a stage fails."""
     settings = ingress_settings(server.config)
     prompts_send, prompts_receive = trio.open_memory_channel[Render](PROMPT_QUEUE)
+    prompts = Inbox(prompts_receive)
     with server.bound or bind(settings) as bound:
-        async with trio.open_nursery() as stages_nursery:
-            await _start_stages(server, stages_nursery, runner(server.device), prompts_receive)
+        async with _logged(server), trio.open_nursery() as stages_nursery:
+            await _start_stages(server, stages_nursery, runner(server.device), prompts)
             grammars = server.channels.grammar_send if server.model.settings.structured_outputs else None
             services = Services(LocalEngine(server.channels), prompts_send, server.model.settings, grammars)
             server.serving = Serving(
                 services, settings, calls=calls_of(server.config, server.stats.send.send, server.traces)
             )
-            app = create_app(find_dialects(), server.serving, _info(server))
+            server.stats.sources = serve_sources(server, server.serving, prompts)
+            app = create_app(find_dialects(), server.serving, _info(server), server.stats)
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)
                 if server.phase == "starting":  # a signal may have come first
@@ -166,9 +172,18 @@ async def serve(
             stages_nursery.cancel_scope.cancel()
 
 
-async def _start_stages(
-    server: Server, nursery: trio.Nursery, runner: Runner, prompts: "trio.MemoryReceiveChannel[Render]"
-) -> None:
+def _logged(server: Server) -> AbstractAsyncContextManager[None]:
+    """Return the block in which calls are logged; its load is there once the scheduler is."""
+    return production_log(
+        server.config,
+        "serve",
+        server.model.settings.served_model_name,
+        server.stats,
+        lambda: None if server.core is None else server.core.load(),
+    )
+
+
+async def _start_stages(server: Server, nursery: trio.Nursery, runner: Runner, prompts: Inbox[Render]) -> None:
     channels, model = server.channels, server.model
     tokenizer = str(model.tokenizer_folder)
     parsers = model.settings
@@ -193,7 +208,7 @@ async def _start_stages(
             channels.grammar_receive,
             channels.scheduler_send.send_nowait,
         )
-    await nursery.start(stage(run_prompt_stage, "prompt"), PromptSettings(tokenizer, model.card.template), prompts)
+    await nursery.start(stage(run_prompt_stage, "prompt"), PromptSettings(tokenizer, model.template), prompts)
 
 
 async def _run_scheduler(server: Server, *, task_status: "trio.TaskStatus[SchedulerCore]") -> None:

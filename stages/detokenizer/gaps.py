@@ -15,6 +15,7 @@ class Gaps:
         self._now_s = now_s
         # How many rows had their last token then and so many now.
         self._counts: dict[tuple[float, int], int] = {}
+        self._num_tokens = 0
 
     def took(self, choice: Choice, num_tokens: int) -> None:
         """Note that a choice gets tokens, on its trail too; several at once came evenly since the last one."""
@@ -22,6 +23,7 @@ class Gaps:
             return
         now_s, last_s, trail = self._now_s, choice.last_token_s, choice.trail
         choice.last_token_s = now_s
+        self._num_tokens += num_tokens
         if last_s is not None:
             since = (last_s, num_tokens)
             self._counts[since] = self._counts.get(since, 0) + 1
@@ -35,12 +37,13 @@ class Gaps:
 
     def told(self) -> TokenGaps | None:
         """Return what there is to tell, None for nothing."""
-        if not self._counts:
+        if not self._num_tokens:
             return None
         now_s = self._now_s
         return TokenGaps(
+            self._num_tokens,
             tuple(
                 ((now_s - last_s) / num_tokens, num_tokens * count)
                 for (last_s, num_tokens), count in self._counts.items()
-            )
+            ),
         )

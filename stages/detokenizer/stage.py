@@ -19,13 +19,14 @@ from stages.detokenizer.choice import Choice, Decoding
 from stages.detokenizer.decoding import decoding_of
 from stages.detokenizer.gaps import Gaps
 from stages.detokenizer.vocabulary import open_vocabulary
+from stages.inbox import Receive
 from stages.messages import Cancel, Submit, TokenGaps, Tokens, TokensRow
 from stages.settings import DetokenizerSettings
 
 
 async def run_detokenizer(
     settings: DetokenizerSettings,
-    tokens: "trio.MemoryReceiveChannel[Tokens]",
+    tokens: Receive[Tokens],
     cancel: Callable[[Cancel], None],
     tell: "Callable[[TokenGaps], None] | None" = None,
     *,

@@ -18,13 +18,14 @@ from stages.grammar.guide import Guide, ThinkingTags, open_guide
 from stages.grammar.lanes import Lanes, OpenGuide, RunSlice, in_threads
 from stages.grammar.pool import Compile, CompiledGrammar, Pool
 from stages.grammar.process import Worker, start_first
+from stages.inbox import Receive
 from stages.messages import CompileGrammar, FillMasks, GrammarInbox, MasksFilled, Submit
 from stages.settings import GrammarSettings
 
 
 async def run_grammar(
     settings: GrammarSettings,
-    inbox: "trio.MemoryReceiveChannel[GrammarInbox]",
+    inbox: Receive[GrammarInbox],
     filled: Callable[[MasksFilled], None],
     *,
     task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED,
@@ -48,7 +49,7 @@ async def run_grammar(
 
 async def serve_grammars(
     settings: GrammarSettings,
-    inbox: "trio.MemoryReceiveChannel[GrammarInbox]",
+    inbox: Receive[GrammarInbox],
     filled: Callable[[MasksFilled], None],
     compilers: list[Compile],
     run: RunSlice,

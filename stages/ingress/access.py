@@ -15,8 +15,9 @@ from attrs import frozen
 
 from stages.errors import InvalidRequest, Unauthorized
 
-# Everything under these is open: what load balancers and scrapers ask.
-OPEN_PREFIXES = ("/health", "/ready", "/metrics", "/_sglang_renderer/")
+# Everything under these is open: what load balancers and scrapers ask, and a page without figures, which asks for
+# the key that they need.
+OPEN_PREFIXES = ("/health", "/ready", "/metrics", "/dashboard", "/_sglang_renderer/")
 CREDENTIAL_HEADERS = ("authorization", "x-api-key")
 ANY_ORIGIN = "*"
 PREFLIGHT_MAX_AGE_S = "600"

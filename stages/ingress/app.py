@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, cast
 
 import orjson
@@ -30,6 +30,7 @@ from stages.ingress import ollama
 from stages.ingress.access import Access
 from stages.ingress.admin import ANSWERS, BODIES, Admin, BodyRoute, Told, admin_paths, body_routes, read_flush_timeout_s
 from stages.ingress.body import LARGE_BODY_BYTES, check_media_type, parse_object
+from stages.ingress.dashboard import page
 from stages.ingress.dialect import Call, Dialect, ErrorBody, Lookup, Parsed, Route
 from stages.ingress.error_bodies import general_error
 from stages.ingress.forwarding import is_admin_path
@@ -38,8 +39,11 @@ from stages.ingress.info_answers import RUNNING, info_answers
 from stages.ingress.openapi import document, rule_of
 from stages.ingress.proxy import Proxy
 from stages.ingress.respond import Serving, answer_lookup, describe, respond
+from stages.ingress.stats_routes import StatsFeed, encoded, read_limit
 from stages.ingress.wire import AsgiWire, Wire
 from stages.logs.access import LEFT, log_access
+from stages.stats.exposition import expose
+from stages.stats.stage import Stats, open_stats
 from stages.trace_context import TraceContext, trace_of
 from stages.trail import Trail
 
@@ -47,6 +51,8 @@ SANE_RANK = re.compile(r"-?[0-9]{1,18}")
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 JSON = "application/json"
+OTHER = "other"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 PLAIN_TEXT = {"content-type": "text/plain; charset=utf-8"}
 
 log = logging.getLogger("trnrt.ingress")
@@ -111,14 +117,19 @@ class Connection(TrioASGIHTTPConnection):
             **app.access.cors_headers(request.headers.get("origin")),
         }
         self.scope["state"]["request_id"] = request_id
-        response = app.gate(request, request_id) or await self._dispatched(app, request)
-        if isinstance(response, Response):
-            response.headers.update(headers)
-            await self._send_response(send, response)
-            return response.status_code
-        wire = AsgiWire(cast(Any, send), cast(Any, self.scope), headers)
-        await response(wire)
-        return wire.status or LEFT
+        with app.serving.http.counted(*app.counted_as(request)) as answered:
+            response = app.gate(request, request_id) or await self._dispatched(app, request)
+            if isinstance(response, Response):
+                response.headers.update(headers)
+                answered(response.status_code)
+                await self._send_response(send, response)
+                return response.status_code
+            wire = AsgiWire(cast(Any, send), cast(Any, self.scope), headers)
+            try:
+                await response(wire)
+            finally:
+                answered(wire.status)
+            return wire.status or LEFT
 
     async def _pass_on(
         self, proxy: Proxy, request: Request, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -219,16 +230,34 @@ class App(QuartTrio):
         """Return whether a path is served here, by whatever method."""
         return path in self.error_bodies or bool(self.url_map.bind("").allowed_methods(path))
 
+    def counted_as(self, request: Request) -> tuple[str, str]:
+        """Return the endpoint and the method that a request counts as, of those that are served, or "other"."""
+        path = request.path.rstrip("/") or "/"
+        method = request.method if request.method in _METHODS else OTHER
+        if path in self._fixed_paths:
+            return path, method
+        return next((name for start, name in self._open_paths if path.startswith(start)), OTHER), method
+
+    @cached_property
+    def _fixed_paths(self) -> frozenset[str]:
+        return frozenset(rule.rule for rule in self.url_map.iter_rules() if not rule.arguments)
+
+    @cached_property
+    def _open_paths(self) -> list[tuple[str, str]]:
+        rules = [rule_of(rule.rule, (), rule.endpoint).path for rule in self.url_map.iter_rules() if rule.arguments]
+        return [(path.partition("{")[0], path) for path in rules]
+
     def error_body(self, path: str) -> ErrorBody:
         """Return the error shape of the dialect that owns a path, or else of what is around it."""
         return self.error_bodies.get(path.rstrip("/"), partial(general_error, path))
 
 
-def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info) -> App:
-    """Return the application that serves `dialects`, the info routes and the admin routes."""
+def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info, stats: Stats | None = None) -> App:
+    """Return the application that serves `dialects`, the info routes, the admin routes and statistics."""
     app = bare_app(dialects, serving)
     _add_info_routes(app, info)
     _add_admin_routes(app)
+    add_stats_routes(app, stats or open_stats())
     _add_document(app, dialects, info)
     return app
 
@@ -361,6 +390,39 @@ def _add_info_routes(app: App, info: Info) -> None:
     add(["/v1/loads", "/get_loads"], lambda: _loads(info))
     add(["/api/tags"], lambda: ollama.tags(info))
     add(["/api/version"], ollama.version)
+
+
+def add_stats_routes(app: App, stats: Stats) -> None:
+    """Add the routes of statistics, and the page that shows them."""
+    feed = StatsFeed(stats)
+
+    async def dashboard() -> Response:
+        return Response(page().body, headers=dict(page().headers))
+
+    async def snapshot() -> Response:
+        return Response(encoded(stats.statistics(trio.current_time())), content_type=JSON)
+
+    async def stream(request: Request) -> Response | Answering:
+        try:
+            limit = read_limit(request.args.get("limit"))
+        except errors.RequestError as error:
+            return _refused(error, partial(general_error, request.path), _id_of(request))
+        return partial(feed.answer, app.serving, limit)
+
+    async def dispatched_stream() -> Response:
+        response = await stream(request)
+        return response if isinstance(response, Response) else GenerationResponse(response)
+
+    async def metrics() -> Response:
+        text, content_type = expose(stats, trio.current_time(), request.headers.get("accept", ""))
+        return Response(text, content_type=content_type)
+
+    if app.serving.settings.enable_metrics:
+        app.add_url_rule("/metrics", "info /metrics", metrics, methods=["GET"])
+    app.add_url_rule("/v1/stats", "info /v1/stats", snapshot, methods=["GET"])
+    app.add_url_rule("/v1/stats/stream", "info /v1/stats/stream", dispatched_stream, methods=["GET"])
+    app.add_url_rule("/dashboard", "info /dashboard", dashboard, methods=["GET"])
+    app.generations["GET", "/v1/stats/stream"] = stream
 
 
 def _add_document(app: App, dialects: Sequence[Dialect], info: Info) -> None:

@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping
 
+import orjson
+
 from stages.ingress import info as facts
 from stages.ingress import ollama
 from stages.ingress.info import Info
+from stages.ingress.stats_routes import encoded
+from stages.stats.example import example_statistics
 
 RUNNING = "TrnRT is running"
 
@@ -32,4 +36,5 @@ def info_answers(info: Info) -> Mapping[str, list[object]]:
         "/api/tags": [ollama.tags(info)],
         "/api/version": [ollama.version()],
         "/openapi.json": [{}],
+        "/v1/stats": [orjson.loads(encoded(one)) for one in example_statistics()],
     }

@@ -44,13 +44,20 @@ QUERY: Mapping[str, Mapping[str, Schema]] = {
     "/flush_cache": {"timeout": {"type": "number", "minimum": 0, "default": 0}},
     "/v1/loads": _LOADS,
     "/get_loads": _LOADS,
+    "/v1/stats/stream": {"limit": {"type": "integer", "minimum": 1}},
 }
 # What a route answers with, where it is not JSON alone.
 MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
     "/flush_cache": ("text/plain",),
     "/v1/loads": (JSON, "text/plain"),
     "/get_loads": (JSON, "text/plain"),
+    "/metrics": ("text/plain", "application/openmetrics-text"),
+    "/dashboard": ("text/html",),
 }
+# Routes whose answer is a stream of what another answers.
+STREAM_OF: Mapping[str, str] = {"/v1/stats/stream": "/v1/stats"}
+# Fields that are objects whose keys are data, of routes that no dialect answers.
+DATA_KEYED: Mapping[str, frozenset[str]] = {"/v1/stats": frozenset({"outcomes", "unavailable", "lost"})}
 # Routes that are there to say that there is nothing.
 NEVER_ANSWERED = frozenset({"/v1/responses/{response_id}"})
 
@@ -174,8 +181,18 @@ def _operation(
                 shown = answers_of(dialect, route, model_name)
                 return Operation(rule, method, form, dialect.error, stream_type, shown, route.data_keyed)
     body = admin_bodies.get(rule.path) if has_body else None
-    shown = Shown(list(answers.get(rule.path, ())))
-    return Operation(rule, method, BodyForm((body,)) if body else None, _general(rule.path), answers=shown)
+    path = STREAM_OF.get(rule.path, rule.path)
+    values = list(answers.get(path, ()))
+    is_stream = path != rule.path
+    return Operation(
+        rule,
+        method,
+        BodyForm((body,)) if body else None,
+        _general(rule.path),
+        "text/event-stream" if is_stream else None,
+        Shown(events=values) if is_stream else Shown(values),
+        DATA_KEYED.get(path, frozenset()),
+    )
 
 
 def _describe(operation: Operation, schemas: Schemas, access: Access) -> dict[str, Any]:
@@ -205,7 +222,7 @@ def _responses(operation: Operation, schemas: Schemas, *, needs_key: bool) -> di
     answers: dict[str, Any] = {}
     if operation.rule.kind == "health":
         answers = {"200": {"description": "It takes requests."}, "503": {"description": "It takes none now."}}
-    elif shown.whole or path in MEDIA_TYPES:
+    elif shown.whole or path in MEDIA_TYPES or path in STREAM_OF:
         answers["200"] = {"description": "The answer.", "content": _content(operation, schemas)}
     elif path not in NEVER_ANSWERED:
         answers["200"] = {"description": "It is done."}

@@ -27,7 +27,7 @@ from stages.errors import (
     Unavailable,
 )
 from stages.ingress.aside import Aside
-from stages.ingress.calls import Calls
+from stages.ingress.calls import Calls, HttpCounts
 from stages.ingress.dialect import Collected, Dialect, ErrorBody, Lookup, Parsed
 from stages.ingress.feed import Feed, admit, collect
 from stages.ingress.pieces import write_in_pieces
@@ -64,9 +64,12 @@ class Serving:
     aside: Aside = field(factory=Aside)
     cutoff: trio.Event = field(factory=trio.Event)
     failed: trio.Event = field(factory=trio.Event)
+    # Set when no connection is accepted any more: what would never end by itself ends now.
+    stopping: trio.Event = field(factory=trio.Event)
     # The HTTP requests under way, each until its last byte was handed to its connection.
     answering: set[object] = field(factory=set)
     calls: Calls = field(factory=Calls)
+    http: HttpCounts = field(factory=HttpCounts)
 
     @property
     def logs(self) -> LogSwitches:
@@ -237,7 +240,8 @@ def _told(error: Exception) -> Exception:
     if isinstance(leaf, RequestError | Unavailable | Aborted):
         return leaf
     if isinstance(leaf, EngineFailure):
-        log.error("a request failed: %s", leaf)
+        # What another process did wrong has no traceback of interest here.
+        log.error("a request failed: %s", leaf, exc_info=None if isinstance(leaf, RemoteFailure) else leaf.__cause__)
         return leaf
     log.error("a request failed", exc_info=error)
     return EngineFailure("unexpected error")

@@ -160,6 +160,7 @@ def http_config(settings: IngressSettings) -> HardenedConfig:
 
 async def _last_call(app: App, settings: IngressSettings, shutdown: trio.Event) -> None:
     await shutdown.wait()
+    app.serving.stopping.set()
     await trio.sleep(settings.drain_timeout_s)
     app.serving.cutoff.set()
 

@@ -8,7 +8,7 @@ ending, and its last words count.
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import RLock, Thread
@@ -20,7 +20,7 @@ from stages.logs.lines import Entry, LineFormat, line_of
 
 MAX_ENTRIES: Final = 10_000
 MAX_BYTES: Final = 16 << 20
-# Lines that go out in one write.
+# Lines that are taken from the queue at once.
 BATCH: Final = 256
 # How long the end of the process waits for a log that nobody reads.
 CLOSE_WITHIN_S: Final = 2.0
@@ -109,17 +109,20 @@ class LineWriter:
 
     def _write(self, entries: list[Entry]) -> None:
         num_lost = self.num_lost
-        lines = [self._line(entry) for entry in entries]
+        for together in _grouped([self._line(entry) for entry in entries]):
+            if not self._has_written(b"".join(together)):
+                self._num_unwritten += len(together)
         if num_lost > self._num_told:
-            lines.append(self._line(Entry(time.time(), "warning", "trnrt", LOST % (num_lost - self._num_told))))
-        if not lines:
-            return
+            told = Entry(time.time(), "warning", "trnrt", LOST % (num_lost - self._num_told))
+            if self._has_written(self._line(told)):
+                self._num_told = num_lost
+
+    def _has_written(self, data: bytes) -> bool:
         try:
-            self.write(b"".join(lines))
+            self.write(data)
         except (OSError, ValueError):  # its reader has gone, the disk is full, the file is closed
-            self._num_unwritten += len(entries)
-        else:
-            self._num_told = num_lost
+            return False
+        return True
 
     def _line(self, entry: Entry) -> bytes:
         try:
@@ -127,6 +130,20 @@ class LineWriter:
         except Exception:  # whatever a value does when it is spelled must not take the other lines along
             self._num_unwritten += 1
             return b""
+
+
+def _grouped(lines: list[bytes]) -> Iterator[list[bytes]]:
+    """Give the lines in groups that a pipe takes whole: several processes may write to one."""
+    together: list[bytes] = []
+    num_bytes = 0
+    for line in lines:
+        if together and num_bytes + len(line) > select.PIPE_BUF:
+            yield together
+            together, num_bytes = [], 0
+        together.append(line)
+        num_bytes += len(line)
+    if together:
+        yield together
 
 
 def to_descriptor(descriptor: int) -> Write:

@@ -166,3 +166,29 @@ def test_a_pipe_that_takes_nothing_now_is_waited_for():
     os.close(reader)
     os.close(end)
     assert got == data
+
+
+def test_lines_of_several_processes_do_not_mix_on_one_pipe():
+    reader, end = os.pipe()
+    writers = [LineWriter(to_descriptor(end), "json") for _ in range(3)]
+    for number in range(700):
+        for name, writer in zip("abc", writers, strict=True):
+            writer.put(entry(name * (number % 1000)))
+    got = []
+
+    def read() -> None:
+        while piece := os.read(reader, 65536):
+            got.append(piece)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        assert writer.close(within_s=30)
+    os.close(end)
+    thread.join()
+    os.close(reader)
+    messages = [json.loads(line)["message"] for line in b"".join(got).splitlines()]
+    assert len(messages) == 2100
+    assert all(len(set(message)) <= 1 for message in messages)

@@ -1,0 +1,71 @@
+"""/v1/stats, once or as a stream of one snapshot a second, and /metrics."""
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+import attrs
+import orjson
+import trio
+from attrs import define
+
+from stages.errors import InvalidRequest
+from stages.ingress.wire import SSE_HEADERS, Wire
+from stages.stats.stage import Stats
+from stages.stats.statistics import Statistics
+
+if TYPE_CHECKING:
+    from stages.ingress.respond import Serving
+
+PERIOD_S = 1.0
+# What a browser waits before it connects again, where the server ends the stream.
+RETRY = b"retry: 2000\n\n"
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+
+
+def encoded(statistics: Statistics) -> bytes:
+    """Return the statistics as JSON."""
+    return orjson.dumps(statistics, default=_fields)
+
+
+@define(eq=False)
+class StatsFeed:
+    """Snapshots of whole periods of trio's clock, made once for whoever listens."""
+
+    stats: Stats
+    _number: float = -math.inf
+    _frame: bytes = b""
+
+    def frame(self, now_s: float) -> bytes:
+        """Return the event of the period that now_s is in."""
+        number = now_s // PERIOD_S
+        if number != self._number:
+            self._number = number
+            self._frame = b"data: " + encoded(self.stats.statistics(now_s)) + b"\n\n"
+        return self._frame
+
+    async def answer(self, serving: "Serving", limit: float, wire: Wire) -> None:
+        """Send a snapshot at once and one a period, `limit` in all, or until the server stops or the client leaves.
+
+        A client that reads too slowly misses some.
+        """
+        await wire.start(200, SSE_HEADERS, RETRY + self.frame(trio.current_time()))
+        while (limit := limit - 1) > 0 and not serving.stopping.is_set():
+            next_s = (trio.current_time() // PERIOD_S + 1) * PERIOD_S
+            with trio.move_on_at(next_s):
+                await serving.stopping.wait()
+            await wire.write(self.frame(max(trio.current_time(), next_s)))
+        await wire.end()
+
+
+def read_limit(raw: str | None) -> float:
+    """Return how many snapshots a stream has at most, all there are when nothing is said; raises InvalidRequest."""
+    if raw is None:
+        return math.inf
+    if not _NUMBER.fullmatch(raw):
+        raise InvalidRequest(f"limit must be a whole number above 0, not {raw!r:.80}", "limit")
+    return int(raw)
+
+
+def _fields(value: object) -> dict[str, object]:
+    return {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}  # type: ignore[arg-type]
