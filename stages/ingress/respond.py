@@ -140,13 +140,17 @@ async def refuse(error: Exception, shape: ErrorBody, request_id: str, wire: Wire
 
 
 def describe(error: Exception) -> tuple[int, Exception, dict[str, str]]:
-    """Return the HTTP status of an error, the error to tell the client, and the headers that go with it."""
+    """Return the HTTP status of an error, the error to tell the client, and the headers that go with it.
+
+    What the server is at fault for is logged.
+    """
     told = _told(error)
-    status, headers = _head_of(told)
+    status, headers = _status_of(told)
     return status, told, headers
 
 
-def _head_of(told: Exception) -> tuple[int, dict[str, str]]:
+def _status_of(told: Exception) -> tuple[int, dict[str, str]]:
+    """Return the HTTP status of an error that clients may know, and its headers."""
     if isinstance(told, RequestError):
         return told.status, {}
     if isinstance(told, Unavailable):
@@ -224,8 +228,9 @@ async def _fail(error: Exception, parsed: Parsed, dialect: Dialect, request_id: 
     trail.failed(told)
     in_stream = parsed.stream and parsed.errors_in_stream and isinstance(told, RequestError)
     if not wire.started and not in_stream:
-        trail.status, headers = _head_of(told)
-        await send_json(wire, trail.status, dialect.error(told, trail.status, request_id), headers)
+        status, headers = _status_of(told)
+        trail.status = status
+        await send_json(wire, status, dialect.error(told, status, request_id), headers)
         return
     trail.status = STREAM_STATUS
     if not wire.started:
