@@ -16,8 +16,11 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$extras]" >&2 || exit 2
   echo "$wanted" > "$stamp"
   # Whoever has more has what less needs.
-  case $extras in cpu,dev,grammar) less="cpu cpu,grammar" ;; cpu,grammar) less=cpu ;; *) less= ;; esac
-  for extra in $less; do echo "$wanted" > ".venv/.installed-$extra"; done
+  for less in cpu cpu,grammar cpu,otel cpu,grammar,otel; do
+    has_all=yes
+    for extra in ${less//,/ }; do case ",$extras," in *",$extra,"*) ;; *) has_all= ;; esac; done
+    [ -z "$has_all" ] || echo "$wanted" > ".venv/.installed-$less"
+  done
 fi
 # Spinning threads on shared cores collapse; tokenizers' own pool would take the cores that serve.
 export PATH="$PWD/.venv/bin:$PATH" OMP_WAIT_POLICY=PASSIVE TOKENIZERS_PARALLELISM=false

@@ -5,13 +5,14 @@ Messages are frozen and never changed after sending. Orders are imperative (Subm
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import trio
 from attrs import define, field, frozen
 
 from graphs.step import Floats, StepInput, StepOutput, Transfer, Words
+from stages.trace_context import TraceContext
 
 if TYPE_CHECKING:
     from attrs import frozen as checked_frozen
@@ -121,14 +122,16 @@ class Chat:
     """Messages and tools for the chat template, in neutral form.
 
     A message is a mapping with role, content (str, or None), and where they apply reasoning_content (str),
-    tool_calls (list of {id, name, arguments: mapping}), tool_call_id; template holds the switches the template
-    knows (reasoning_effort, enable_thinking, clear_thinking).
+    tool_calls (list of {id, name, arguments: mapping}), tool_call_id, parts (the texts that content joins, if some);
+    template holds the switches the template knows (reasoning_effort, enable_thinking, clear_thinking), facts what else
+    of the request it may read (tool_choice, response_format).
     """
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Tool, ...] = ()
     template: Mapping[str, Any] = field(factory=dict)
     continue_final_message: bool = False
+    facts: Mapping[str, Any] = field(factory=dict)
     # Whether the prompt ends by opening the assistant's turn; only /tokenize asks for history alone.
     opens_turn: bool = True
 
@@ -208,7 +211,18 @@ class ParseText:
     tools: tuple[Tool, ...] = ()
 
 
-Work = Chat | str | tuple[int, ...] | Tokenize | Detokenize | ParseText
+@frozen(eq=False)
+class Decode:
+    """What the tokens of an answer that somebody else generated say; a parser of None is off."""
+
+    prompt: "Chat | str | tuple[int, ...] | Prompt"
+    # Makes the tokens, once the prompt is known.
+    rows: "Callable[[Prompt], Sequence[TokensRow]]"
+    reasoning_parser: str | None = None
+    tool_parser: str | None = None
+
+
+Work = Chat | str | tuple[int, ...] | Tokenize | Detokenize | ParseText | Decode
 
 
 @frozen(eq=False)
@@ -258,7 +272,15 @@ class TextBlock:
     text: str
 
 
-WorkDone = Prompt | Tokenized | Detokenized | ParsedText
+@frozen(eq=False)
+class Decoded:
+    """prompt stage -> request task: the prompt, and the events of each row."""
+
+    prompt: Prompt
+    events: "tuple[tuple[Event, ...], ...]"
+
+
+WorkDone = Prompt | Tokenized | Detokenized | ParsedText | Decoded
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -731,8 +753,8 @@ class RequestRecord:
     outcome: Outcome
     status: int | None
     cause: Cause | None
-    # The W3C traceparent that came with the call.
-    trace: str | None = None
+    # Its place in a distributed trace.
+    trace: TraceContext | None = None
 
 
 @frozen
@@ -767,6 +789,8 @@ class Load:
     used_host_snapshots: int = 0
     total_host_snapshots: int = 0
     is_paused: bool = False
+    # Distinct routing keys of what runs.
+    routing_keys: int = 0
 
 
 StatsInbox = Record | RequestRecord | TokenGaps | Load

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from stages.channels import open_mailbox
 from stages.engine.generate_body import PassedGrammar
@@ -58,6 +58,8 @@ class Services:
     grammars: "trio.MemorySendChannel[GrammarInbox] | None" = None
     # Whether constraints are compiled by the engine behind this server, and go to it as they are.
     passes_constraints: bool = False
+    # Whether a request waits for a place among the prompts to be made, in place of a 503.
+    waits_for_prompts: bool = False
     # Requests whose prompt is being made, by id, and whether they were aborted meanwhile: no engine knows them yet.
     rendering: dict[str, bool] = field(factory=dict)
 
@@ -98,7 +100,7 @@ async def admitted(ask: Ask, services: Services, trail: Trail | None = None) -> 
         raise PriorityRefused
     services.rendering[ask.request_id] = False
     try:
-        prompt = await render(ask, services)
+        prompt = cut(await render(ask, services), services.model)
         if trail is not None:
             trail.rendered(len(prompt.token_ids), trio.current_time())
         grammar = await _compiled(ask, services)
@@ -143,7 +145,9 @@ async def look_up(work: Work, services: Services) -> WorkDone:
         try:
             services.prompts.send_nowait(Render(work, reply))
         except trio.WouldBlock:
-            raise QueueFull from None
+            if not services.waits_for_prompts:
+                raise QueueFull from None
+            await services.prompts.send(Render(work, reply))
         try:
             done = await answer.receive()
         except trio.EndOfChannel:
@@ -183,34 +187,55 @@ async def compile_grammar(constraint: Constraint, services: Services) -> Grammar
     return grammar
 
 
+def cut(prompt: Prompt, model: ModelSettings) -> Prompt:
+    """Return the prompt, of one that is longer than the context its beginning where the model's settings want that."""
+    if not model.truncates or len(prompt.token_ids) <= model.context_length_tokens:
+        return prompt
+    return evolve(prompt, token_ids=prompt.token_ids[: model.context_length_tokens])
+
+
 def fit(ask: Ask, prompt_tokens: int, model: ModelSettings) -> int:
     """Return how many tokens may be generated after prompt_tokens; raises ContextOverflow or InvalidRequest."""
     context = model.context_length_tokens
+    room = context - model.reserved_tokens - prompt_tokens
     wanted = ask.limits.max_new_tokens
     if prompt_tokens == 0:
         raise InvalidRequest("The prompt is empty.", "prompt")
-    if prompt_tokens >= context:
+    if model.truncates:
+        return _clamped(ask, max(0, room))
+    reserved = f", of which {model.reserved_tokens} are reserved" if model.reserved_tokens else ""
+    if room <= 0:
         raise ContextOverflow(
-            f"The input ({prompt_tokens} tokens) is longer than the model's context length ({context} tokens).",
+            f"The input ({prompt_tokens} tokens) is longer than the model's context length ({context} tokens"
+            f"{reserved}).",
             prompt_tokens=prompt_tokens,
             requested_tokens=wanted,
             context_tokens=context,
         )
     if wanted is None:
-        return context - prompt_tokens
+        return room
     if ask.limits.may_shrink:
-        return min(wanted, context - prompt_tokens)
-    if prompt_tokens + wanted > context:
+        return min(wanted, room)
+    if wanted > room:
         raise ContextOverflow(
-            f"Requested token count exceeds the model's maximum context length of {context} tokens. You requested a "
-            f"total of {prompt_tokens + wanted} tokens: {prompt_tokens} tokens from the input messages and {wanted} "
-            "tokens for the completion. Please reduce the number of tokens in the input messages or the completion "
-            "to fit within the limit.",
+            f"Requested token count exceeds the model's maximum context length of {context} tokens{reserved}. You "
+            f"requested a total of {prompt_tokens + wanted} tokens: {prompt_tokens} tokens from the input messages and "
+            f"{wanted} tokens for the completion. Please reduce the number of tokens in the input messages or the "
+            "completion to fit within the limit.",
             prompt_tokens=prompt_tokens,
             requested_tokens=wanted,
             context_tokens=context,
         )
     return wanted
+
+
+def _clamped(ask: Ask, room: int) -> int:
+    wanted = ask.limits.max_new_tokens
+    most = room if wanted is None else min(wanted, room)
+    if ask.limits.min_new_tokens > most:
+        text = f"min_new_tokens of {ask.limits.min_new_tokens} does not fit the {most} tokens left of the context."
+        raise InvalidRequest(text, "min_tokens")
+    return most
 
 
 def check_start(ask: Ask, prompt_tokens: int) -> None:

@@ -33,6 +33,9 @@ class IngressSettings:
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     ssl_keyfile_password: str | None = None
+    enable_metrics: bool = False
+    # The share of calls without a trace that begin one; None where nothing is traced.
+    trace_sample_ratio: float | None = None
 
 
 @frozen
@@ -59,6 +62,10 @@ class ModelSettings:
     penalties: bool = False
     # What ends every chat beside the request's own stops: the chat template's.
     chat_stop: tuple[str, ...] = ()
+    # Tokens of the context that neither prompt nor answer may use.
+    reserved_tokens: int = 0
+    # Whether prompts and answers that are too long for the context are cut, in place of a refusal.
+    truncates: bool = False
     # Other names clients may call it by; * stands for any text.
     aliases: tuple[str, ...] = ()
 
@@ -116,6 +123,8 @@ class SchedulerSettings:
     max_token_gap_s: float | None = None
     priority: "PrioritySettings | None" = None
     cache: "CacheSettings | None" = None
+    # Decode steps between two lines about them; 0 for no lines about steps at all.
+    decode_log_interval: int = 0
 
 
 @frozen

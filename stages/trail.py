@@ -25,6 +25,7 @@ from stages.errors import (
     Unavailable,
 )
 from stages.messages import Cause, Ended, Finish, Outcome, RequestRecord, Usage
+from stages.trace_context import TraceContext
 
 # The more it says of how a call went, the later it stands: a call is told by the worst of its choices.
 _BY_WEIGHT: tuple[Outcome, ...] = ("stop", "tool_calls", "length", "abort", "error")
@@ -39,7 +40,7 @@ class Trail:
     route: str = ""
     dialect: str = ""
     model: str = ""
-    trace: str | None = None
+    trace: TraceContext | None = None
     arrived_s: float = 0.0
     # Unix time of arrived_s, so that whoever reads records can tell the day.
     arrived_unix_s: float = 0.0

@@ -136,6 +136,8 @@ class FakeGenerate:
                     while len(pending) < size:
                         pending += await stream.receive_some(65536)
                     raw, pending = pending[:size], pending[size:]
+                    if not self.is_up:
+                        return
                     exchange = Exchange(first.split(" ")[1], headers, orjson.loads(raw or b"null"), raw, stream)
                     await self._answer(exchange)
                     if not exchange.has_ended:
@@ -151,6 +153,7 @@ class FakeGenerate:
                 await self.script(exchange)
             except LOST:
                 self.left.append(exchange.body["rid"])
-        else:
-            assert self.order is not None
+        elif self.order is not None:
             await self.order(exchange)
+        else:
+            await exchange.refuse(404, {"error": {"message": "Not Found"}})

@@ -1,4 +1,4 @@
-"""`python -m trnrt [serve|render|compile|simulate] [flags]`: argv to Config to one nursery tree to an exit code."""
+"""`python -m trnrt [serve|render|compile|simulate|report] [flags]`: argv to an exit code."""
 
 import logging
 import os
@@ -7,10 +7,13 @@ import sys
 from collections.abc import Sequence
 
 from stages.errors import StartupError
-from trnrt.config import HttpConfig, load_config
-from trnrt.render_config import load_render_config
+from stages.logs.handler import logging_to
+from trnrt.config import Config, load_config
+from trnrt.render_config import RenderConfig, load_render_config
 
-COMMANDS = ("serve", "render", "compile", "simulate")
+COMMANDS = ("serve", "render", "compile", "simulate", "report")
+
+log = logging.getLogger("trnrt")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,21 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             from trnrt.simulate import run_simulate
 
             return run_simulate(args)
-        if command == "render":
-            from trnrt.render import run_render
+        if command == "report":
+            from trnrt.report import run_report
 
-            render_config = load_render_config(args, os.environ)
-            _log_from(render_config)
-            return run_render(render_config)
-        config = load_config(args, os.environ)
-        _log_from(config)
-        if command == "compile":
-            from trnrt.compile import compile_all
-
-            return compile_all(config)
-        from trnrt.serve import run_server
-
-        return run_server(config)
+            return run_report(args)
+        config = load_render_config(args, os.environ) if command == "render" else load_config(args, os.environ)
+        with logging_to(sys.stderr, config.log_level, config.log_format):
+            return _run(command, config, args)
     except StartupError as error:
         print(f"trnrt: {error}", file=sys.stderr)
         return 2
@@ -50,9 +45,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _log_from(config: HttpConfig) -> None:
-    level = config.log_level.upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+def _run(command: str, config: Config | RenderConfig, args: Sequence[str]) -> int:
+    try:
+        if isinstance(config, RenderConfig):
+            from trnrt.render import run_render
+
+            return run_render(config, args)
+        if command == "compile":
+            from trnrt.compile import compile_all
+
+            return compile_all(config)
+        from trnrt.serve import run_server
+
+        return run_server(config)
+    except StartupError:
+        raise
+    except Exception:
+        log.critical("the process failed", exc_info=True)
+        return 1
 
 
 def _stop_starting(number: int, frame: object) -> None:

@@ -1,59 +1,31 @@
 """Which chat template a model folder has, where there is no card of the model: files, spellings, built-in ones."""
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from stages.errors import CheckpointError, ConfigError
 from stages.settings import TemplateSource
+from trnrt.conversations import BUILT_IN, implied, is_description, read_conversation
 from trnrt.folder_files import read_optional, read_text
+from trnrt.native_formats import native_name, native_source
 
 TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-# Formats of which models' own encoders are programs, not templates; a checkpoint's Jinja of them is not what they read.
-NATIVE_ONLY = frozenset(("deepseek_v32", "deepseek_v3_2", "deepseek_v4", "kimi_k3", "inkling_mm_model"))
 
-
-@frozen
-class BuiltIn:
-    """A conversation format by its public name: its template, and what ends its answers."""
-
-    text: str
-    stop: tuple[str, ...] = ()
-
-
-_ONLY_THREE_ROLES = (
-    "{% if message.role not in ['system', 'user', 'assistant'] %}"
-    "{{ raise_exception('This format has no role ' ~ message.role ~ '.') }}{% endif %}"
-)
-BUILT_IN: Mapping[str, BuiltIn] = {
-    "chatml": BuiltIn(
-        "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
-        "{% for message in messages %}" + _ONLY_THREE_ROLES + "{{ '<|im_start|>' ~ message.role ~ '\n' ~"
-        " message.content ~ '<|im_end|>\n' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-        ("<|endoftext|>", "<|im_end|>"),
-    ),
-    "vicuna_v1.1": BuiltIn(
-        "{% set first = messages[0] %}"
-        "{{ first.content if first.role == 'system' else 'A chat between a curious user and an artificial intelligence"
-        " assistant. The assistant gives helpful, detailed, and polite answers to the user\\'s questions.' }}{{ ' ' }}"
-        "{% for message in messages %}" + _ONLY_THREE_ROLES + "{% if message.role == 'user' %}"
-        "{{ 'USER: ' ~ message.content ~ ' ' }}{% elif message.role == 'assistant' %}"
-        "{{ 'ASSISTANT: ' ~ message.content ~ '</s>' }}{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}ASSISTANT:{% endif %}",
-        ("</s>",),
-    ),
-}
+log = logging.getLogger("trnrt")
 
 
 def choose_template(
     folder: Path,
     chat_template: str | None = None,
     *,
+    model: str = "",
     model_type: str = "",
+    architectures: tuple[str, ...] = (),
     defaults: Mapping[str, Any] | None = None,
     trusts_special_tokens: bool = False,
 ) -> TemplateSource:
@@ -63,7 +35,9 @@ def choose_template(
     """
     tokenizer_config = read_optional(folder / "tokenizer_config.json")
     source = evolve(
-        _given(chat_template) if chat_template is not None else _found(folder, tokenizer_config, model_type),
+        _given(chat_template)
+        if chat_template is not None
+        else _found(folder, tokenizer_config, model, model_type, architectures),
         defaults=dict(defaults or {}),
         trusts_special_tokens=trusts_special_tokens,
     )
@@ -72,24 +46,35 @@ def choose_template(
 
 def _given(chat_template: str) -> TemplateSource:
     if chat_template in BUILT_IN:
-        built_in = BUILT_IN[chat_template]
-        return TemplateSource({"default": built_in.text}, stop=built_in.stop)
+        return BUILT_IN[chat_template].source()
     path = Path(chat_template)
     if not path.is_file():
         known = ", ".join(sorted(BUILT_IN))
         raise ConfigError(f"--chat-template: there is no file {path}, nor a built-in template of that name ({known})")
-    return TemplateSource(_of_file(path))
+    source = _of_file(path)
+    if path.suffix == ".json":
+        return source
+    # As SGLang reads a file of the flag's: what was pasted out of JSON has its newlines spelled.
+    return evolve(source, texts={name: text.strip("\n").replace("\\n", "\n") for name, text in source.texts.items()})
 
 
-def _found(folder: Path, tokenizer_config: Mapping[str, Any], model_type: str) -> TemplateSource:
-    if model_type in NATIVE_ONLY:
-        return TemplateSource({}, f"{model_type} has a format of its own, which is not built in; give --chat-template")
+def _found(
+    folder: Path, tokenizer_config: Mapping[str, Any], model: str, model_type: str, architectures: tuple[str, ...]
+) -> TemplateSource:
+    native = native_name(model_type, architectures)
+    if native is not None:
+        return native_source(native, folder)
+    conversation = implied(model, model_type)
+    if conversation is not None:
+        log.info("%s is of the conversation format %s; --chat-template takes another", model, conversation)
+        return BUILT_IN[conversation].source()
     for name in ("chat_template.jinja", "chat_template.json"):
         if (folder / name).is_file():
-            return TemplateSource(_of_file(folder / name) | _more(folder))
+            source = _of_file(folder / name)
+            return evolve(source, texts={**source.texts, **_more(folder)})
     others = sorted(folder.glob("*.jinja"))
     if len(others) == 1:
-        return TemplateSource(_of_file(others[0]))
+        return _of_file(others[0])
     texts = _texts(tokenizer_config.get("chat_template"), folder / "tokenizer_config.json")
     if texts:
         return TemplateSource(texts)
@@ -104,18 +89,20 @@ def _more(folder: Path) -> dict[str, str]:
     return {path.stem: read_text(path) for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
 
 
-def _of_file(path: Path) -> dict[str, str]:
+def _of_file(path: Path) -> TemplateSource:
     text = read_text(path)
     if path.suffix != ".json":
-        return {"default": text}
+        return TemplateSource({"default": text})
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: is not JSON: {error}") from None
+    if isinstance(value, dict) and is_description(value):
+        return read_conversation(value, path).source()
     texts = _texts(value.get("chat_template") if isinstance(value, dict) else value, path)
     if not texts:
         raise CheckpointError(f"{path}: has no chat_template")
-    return texts
+    return TemplateSource(texts)
 
 
 def _texts(value: object, path: Path) -> dict[str, str]:

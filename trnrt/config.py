@@ -10,6 +10,7 @@ import attrs
 from attrs import frozen
 
 from stages.errors import ConfigError
+from stages.logs.switches import MAX_REQUESTS_LEVEL
 from stages.scheduler.eviction import eviction_names
 from stages.scheduler.policies import policy_names
 from trnrt.flags import MAX_INT, FlagParser, Layers, setting, settings_of, shown
@@ -52,6 +53,38 @@ class HttpConfig:
     allowed_origins: str = setting("*", "http", "origins of web pages that may call, by commas; * is any")
 
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "logging", "least severe line to log")
+    enable_metrics: bool = setting(False, "logging", "serve Prometheus metrics at /metrics, without a key")
+    log_format: Literal["text", "json"] = setting("text", "logging", "form of log lines: for people, or JSON")
+    log_requests: bool = setting(False, "logging", "a line for every request as it ends")
+    log_requests_level: int = setting(
+        0,
+        "logging",
+        "0: counts and times; 1: sampling too; 2: texts, cut to 2,048 characters; 3: whole",
+        low=0,
+    )
+    log_requests_format: Literal["auto", "text", "json"] = setting(
+        "auto", "logging", "form of requests' lines; auto is --log-format"
+    )
+    access_log: bool = setting(False, "logging", "a line for every HTTP call as it ends, but for health checks")
+    access_log_health: bool = setting(False, "logging", "--access-log has health checks and /metrics too")
+    otlp_endpoint: str | None = setting(
+        None,
+        "logging",
+        "OpenTelemetry collector to send traces to, OTLP over HTTP: http://HOST:4318; needs trnrt[otel]",
+        alias="otlp-traces-endpoint",
+    )
+    otlp_sample_ratio: float = setting(
+        1.0, "logging", "share of requests to trace, 0 to 1, of those that belong to no trace yet", low=0
+    )
+    prod_dir: str | None = setting(
+        None,
+        "logging",
+        "folder of the production log: counts and times of every call; none when absent",
+        alias="prod-log-dir",
+    )
+    prod_max_mb: int = setting(
+        1024, "logging", "MiB that all files of the production log have together", low=1, alias="prod-log-max-mb"
+    )
 
 
 @frozen(kw_only=True)
@@ -63,6 +96,7 @@ class Config(HttpConfig):
     )
     tokenizer_path: str | None = setting(None, "model", "folder with tokenizer.json; the model's own when absent")
     served_model_name: str | None = setting(None, "model", "name in /v1/models and answers; the folder's when absent")
+    chat_template: str | None = setting(None, "model", "file or built-in name of a template in place of the model's")
     model_alias: str = setting("claude-*", "model", "other names it answers to, by commas; * stands for any text")
     context_length: int | None = setting(None, "model", "longest prompt + answer in tokens; the model's own", low=8)
     dtype: Literal["auto", "bfloat16", "float32"] = setting(
@@ -144,6 +178,10 @@ class Config(HttpConfig):
     )
     compile_cache_dir: str | None = setting(None, "device", "folder of compiled graphs; ~/.cache/trnrt when absent")
 
+    decode_log_interval: int = setting(
+        40, "logging", "decode steps between two lines about them; prefill steps have one each; 0: no such lines", low=0
+    )
+
     @property
     def penalty_tokens(self) -> tuple[int, ...]:
         """Return --penalty-buckets as numbers; raises ConfigError unless they are some, rising and above 0."""
@@ -195,10 +233,21 @@ def convert(name: str, raw: str, where: str) -> Any:
     return convert_field(settings_of(Config)[name], raw, where)
 
 
-def _check(config: Config) -> None:
-    _ = config.penalty_tokens
+def check_http(config: HttpConfig) -> None:
+    """Raise ConfigError, naming the flag, for what no server can listen or be seen by."""
     if config.port > 65535:
         raise ConfigError(f"--port: must be at most 65535, got {config.port}")
+    if config.log_requests_level > MAX_REQUESTS_LEVEL:
+        raise ConfigError(
+            f"--log-requests-level: must be at most {MAX_REQUESTS_LEVEL}, got {config.log_requests_level}"
+        )
+    if config.otlp_sample_ratio > 1:
+        raise ConfigError(f"--otlp-sample-ratio: must be at most 1, got {config.otlp_sample_ratio:g}")
+
+
+def _check(config: Config) -> None:
+    _ = config.penalty_tokens
+    check_http(config)
     if config.chunked_prefill_size % 64:
         raise ConfigError(f"--chunked-prefill-size: must be a multiple of 64, got {config.chunked_prefill_size}")
     if config.host_cache_gb * 1e9 > MAX_INT:

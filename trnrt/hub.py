@@ -18,8 +18,10 @@ SMALL_FILES = (
     "special_tokens_map.json",
     "*.tiktoken",
     "tiktoken.model",
+    "tokenization_*.py",
     "chat_template.json",
     "*.jinja",
+    "encoding/encoding_dsv32.py",
     "encoding/encoding_dsv4.py",
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*\Z")

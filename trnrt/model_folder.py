@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def read_model_folder(
         facts = _of_files(folder, context_length, vocab_size, sampling_defaults, environ)
     card = find_card(facts.model_type)
     reasoning, tools = chosen_parsers(reasoning_parser, tool_call_parser, card)
-    template = _template(tokenizer, folder, facts, card, chat_template, kwargs, trusts_special_tokens)
+    template = _template(model, tokenizer, folder, facts, card, chat_template, kwargs, trusts_special_tokens)
     return ModelFolder(
         folder=folder,
         tokenizer_folder=tokenizer,
@@ -211,6 +212,7 @@ def _parser(wanted: str | None, card: str | None) -> str | None:
 
 
 def _template(
+    model: str,
     tokenizer: Path,
     folder: Path,
     facts: _Facts,
@@ -222,17 +224,17 @@ def _template(
     """Return the card's template, which keeps everybody's words apart, or the folder's own."""
     if card is not None and chat_template is None and not trusts_special_tokens:
         return TemplateSource({}, native=card.template, defaults=kwargs)
-    # A tokenizer of its own brings its own template; one without is the model's.
-    own = choose_template(
-        tokenizer,
-        chat_template,
+    choose = partial(
+        choose_template,
+        model=model,
         model_type=facts.model_type,
+        architectures=facts.architectures,
         defaults=kwargs,
         trusts_special_tokens=trusts_special_tokens,
     )
+    # A tokenizer of its own brings its own template; one without is the model's.
+    own = choose(tokenizer, chat_template)
     if own.texts or own.native or tokenizer == folder:
         return own
-    other = choose_template(
-        folder, None, model_type=facts.model_type, defaults=kwargs, trusts_special_tokens=trusts_special_tokens
-    )
+    other = choose(folder)
     return evolve(other, variables=own.variables or other.variables)

@@ -17,24 +17,28 @@ imports torch, and nothing that is imported does.
 import gc
 import logging
 import math
+import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 
 import trio
 from attrs import define, evolve, field
 
 from stages.detokenizer.stage import run_detokenizer
+from stages.engine.facts import health_of, read_engine_facts
 from stages.engine.http_client import Connect
 from stages.engine.nothing import NoEngine
 from stages.engine.origin import parse_origin
-from stages.engine.remote import RemoteEngine, run_remote_engine
+from stages.engine.remote import RemoteEngine, client_of, run_remote_engine
 from stages.engine.rendering import Renderer
-from stages.errors import RemoteFailure
-from stages.ingress.calls import Calls
+from stages.errors import EngineFailure
+from stages.inbox import Inbox
+from stages.ingress.app import add_stats_routes
 from stages.ingress.info import Info
+from stages.ingress.proxy import Proxy
 from stages.ingress.render_app import RenderFacts, create_render_app
 from stages.ingress.respond import Serving
 from stages.ingress.server import bind, check_certificate, serve_http
@@ -43,13 +47,16 @@ from stages.prompt.stage import run_prompt_stage
 from stages.request import Services
 from stages.settings import DetokenizerSettings, PromptSettings, RemoteSettings
 from stages.stats.stage import Stats, open_stats, run_stats
-from trnrt.render_config import RenderConfig
-from trnrt.render_model import ModelFolder, read_model_folder
+from trnrt.engine_match import OwnFacts, compare, facts_or_none, watch_engine
+from trnrt.launch_engine import LaunchedEngine, command_of, launched
+from trnrt.model_folder import ModelFolder, read_model_folder
+from trnrt.observing import calls_of, check_traces, open_traces
+from trnrt.production_log import check_production_log, production_log
+from trnrt.render_config import RenderConfig, forwarding_rules
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
+from trnrt.stats_sources import render_sources
 from trnrt.supervise import contained, linked
-
-# How long the engine may take to say how it is; its own probe of its device may take 20 s.
-HEALTH_TIMEOUT_S = 30.0
+from trnrt.workers import Seat, Workers, run_workers, seat_of, spawner, unless
 
 log = logging.getLogger("trnrt")
 
@@ -64,12 +71,21 @@ class RenderServer(Running):
     started_s: int
     bound: socket.socket | None = None
     engine: RemoteEngine | None = None
+    proxy: Proxy | None = None
+    # The engine that was started here, if one was; this process's place if it is one of several.
+    launch: LaunchedEngine | None = None
+    seat: Seat | None = None
     # What opens a connection to the engine; None is the network.
     connect: Connect | None = None
     prompts: "tuple[trio.MemorySendChannel[Render], trio.MemoryReceiveChannel[Render]]" = field(init=False)
+    # What its stages read, one a prompt stage.
+    prompt_inboxes: list[Inbox[Render]] = field(factory=list)
+    tokens: "tuple[trio.MemorySendChannel[Tokens], Inbox[Tokens]]" = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.prompts = trio.open_memory_channel[Render](self.config.queue_capacity)
+        tokens_send, tokens_receive = trio.open_memory_channel[Tokens](math.inf)
+        self.tokens = tokens_send, Inbox(tokens_receive)
 
     @property
     def renderer(self) -> Renderer:
@@ -77,15 +93,57 @@ class RenderServer(Running):
         return Renderer(self.model.settings)
 
 
-def run_render(config: RenderConfig) -> int:
-    """Render until a signal and return the exit code; raises StartupError before anything listens."""
-    model = model_of(config)
+def run_render(config: RenderConfig, args: Sequence[str] = ()) -> int:
+    """Render until a signal and return the exit code; raises StartupError before anything listens.
+
+    The arguments are what workers are started with.
+    """
     check_certificate(ingress_settings(config))
-    with closing(bind(ingress_settings(config))) as bound:
+    check_production_log(config)
+    check_traces(config)
+    if (seat := seat_of(os.environ)) is not None:
+        return _serve_until_signalled(config, seat.bound, None, seat)
+    with ExitStack() as stack:
+        bound = stack.enter_context(closing(bind(ingress_settings(config))))
         log.info("settings: %s", " ".join(f"{name}={value}" for name, value in config.flags().items()))
-        server = RenderServer(config, model, open_stats(), int(time.time()), bound)
-        run = partial(serve_render, server)
-        return run_until_signalled(server, run, partial(drain_render, server), config.drain_timeout)
+        launch = None
+        if config.launch_engine is not None:
+            launch = stack.enter_context(launched(command_of(config.launch_engine), config.engine_stop_timeout))
+        if config.workers > 1:
+            return _run_workers(config, args, bound, launch)
+        return _serve_until_signalled(config, bound, launch, None)
+
+
+def _serve_until_signalled(
+    config: RenderConfig, bound: socket.socket, launch: LaunchedEngine | None, seat: Seat | None
+) -> int:
+    traces = open_traces(config, package_version(), os.environ)
+    model = model_of(config)
+    server = RenderServer(config, model, open_stats(), int(time.time()), bound, launch=launch, seat=seat, traces=traces)
+    run = partial(serve_render, server)
+    return run_until_signalled(server, run, partial(drain_render, server), config.drain_timeout)
+
+
+def _run_workers(config: RenderConfig, args: Sequence[str], bound: socket.socket, launch: LaunchedEngine | None) -> int:
+    settings = ingress_settings(config)
+    port = 0 if settings.unix_socket is not None else bound.getsockname()[1]
+
+    def tell_ready() -> None:
+        log.info("listening on %s (%s, %d workers)", address(settings, port), config.mode, config.workers)
+
+    async def run() -> int:
+        workers = Workers(config.workers, spawner(("render", *args), bound, os.environ), config.drain_timeout)
+        if launch is None:
+            return await run_workers(workers, on_ready=tell_ready)
+        client = client_of(engine_settings(config))
+        well = partial(launch.until_healthy, partial(health_of, client), config.engine_start_timeout)
+        return await run_workers(workers, on_ready=tell_ready, before=well, beside=launch.watch)
+
+    try:
+        return trio.run(run, strict_exception_groups=True)
+    except EngineFailure as error:
+        log.error("the server failed: %s", error)
+        return 1
 
 
 def model_of(config: RenderConfig) -> ModelFolder:
@@ -107,15 +165,26 @@ def model_of(config: RenderConfig) -> ModelFolder:
         reasoning_parser=config.reasoning_parser,
     )
     # What the engine can do is the engine's to say.
-    return evolve(model, settings=evolve(model.settings, structured_outputs=True, penalties=True))
+    settings = evolve(
+        model.settings,
+        structured_outputs=True,
+        penalties=True,
+        reserved_tokens=config.num_reserved_tokens,
+        truncates=config.allow_auto_truncate,
+    )
+    return evolve(model, settings=settings)
 
 
 async def drain_render(server: RenderServer) -> None:
     """Refuse what is new, let what was accepted finish within --drain-timeout, then shut the HTTP server."""
+    if server.phase == "draining":
+        return
     server.phase = "draining"
     with trio.move_on_after(server.config.drain_timeout) as waiting:
         if server.engine is not None:
             await server.engine.drain()
+        if server.proxy is not None:
+            await server.proxy.idle()
     if waiting.cancelled_caught and server.serving is not None:
         server.serving.cutoff.set()
     server.http_shutdown.set()
@@ -125,12 +194,18 @@ async def serve_render(
     server: RenderServer, *, task_status: "trio.TaskStatus[RenderServer]" = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Start every stage and then the HTTP server; returns after a drain, raises when a stage fails."""
-    settings = ingress_settings(server.config)
+    config = server.config
+    settings = ingress_settings(config)
     with server.bound or bind(settings) as bound:
-        async with trio.open_nursery() as stages:
+        logged = production_log(config, "render", server.model.settings.served_model_name, server.stats, lambda: None)
+        async with logged, trio.open_nursery() as stages:
             await _start_stages(server, stages)
-            server.serving = Serving(services(server), settings, calls=Calls(server.stats.send.send))
+            server.serving = Serving(
+                services(server), settings, calls=calls_of(server.config, server.stats.send.send, server.traces)
+            )
+            server.stats.sources = render_sources(server, server.serving)
             app = create_render_app(server.serving, _facts(server))
+            add_stats_routes(app, server.stats)
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)
                 if server.phase == "starting":  # a signal may have come first
@@ -139,7 +214,10 @@ async def serve_render(
                 server.port = await front.start(ingress, app, settings)
                 gc.freeze()
                 gc.set_threshold(10_000, 10, 7)  # as in serve.py
-                log.info("listening on %s, %s", address(settings, server.port), server.config.mode)
+                if server.seat is None:
+                    log.info("listening on %s (%s)", address(settings, server.port), server.config.mode)
+                else:
+                    server.seat.tell_ready()
                 task_status.started(server)
             stages.cancel_scope.cancel()
 
@@ -151,13 +229,14 @@ def services(server: RenderServer) -> Services:
         server.prompts[0],
         server.model.settings,
         passes_constraints=True,
+        waits_for_prompts=True,
     )
 
 
 async def _start_stages(server: RenderServer, nursery: trio.Nursery) -> None:
     settings = server.model.settings
     tokenizer = str(server.model.tokenizer_folder)
-    tokens_send, tokens_receive = trio.open_memory_channel[Tokens](math.inf)
+    tokens_send, tokens_receive = server.tokens
 
     def stage(run: Callable[..., Awaitable[None]], name: str) -> Callable[..., Awaitable[None]]:
         return linked(run, name, lambda: server.phase == "draining", partial(tell_clients, server))
@@ -172,20 +251,64 @@ async def _start_stages(server: RenderServer, nursery: trio.Nursery) -> None:
         DetokenizerSettings(tokenizer, settings.reasoning_parser, settings.tool_call_parser, reads_ids=False),
         tokens_receive,
         obey,
+        server.stats.send.send,
     )
     if server.config.engine_url is not None:
         run = partial(run_remote_engine, connect=server.connect, tool_constraint=server.renderer.tool_constraint)
         server.engine = await nursery.start(stage(run, "engine"), remote_settings(server), tokens_send)
+        if server.launch is not None:
+            health = partial(health_of, server.engine.client)
+            well = partial(server.launch.until_healthy, health, server.config.engine_start_timeout)
+            await unless(server.http_shutdown.wait, well)
+            await nursery.start(stage(server.launch.watch, "launched engine"))
+        if server.seat is None or server.seat.index == 0:
+            await _start_comparing(server, server.engine, nursery)
+    if server.seat is not None:
+        nursery.start_soon(_drain_without_parent, server, server.seat)
     for _ in range(server.config.tokenizer_workers):
-        prompts = server.prompts[1].clone()
+        prompts = Inbox(server.prompts[1].clone())
+        server.prompt_inboxes.append(prompts)
         await nursery.start(
             stage(run_prompt_stage, "prompt"), PromptSettings(tokenizer, server.model.template), prompts
         )
 
 
+async def _drain_without_parent(server: RenderServer, seat: Seat) -> None:
+    """Drain when the process that started this one has gone, of whatever."""
+    await seat.parent_gone()
+    if server.phase != "draining":
+        log.warning("the parent process has gone: draining")
+        await drain_render(server)
+
+
+async def _start_comparing(server: RenderServer, engine: RemoteEngine, nursery: trio.Nursery) -> None:
+    """Compare the engine with the model here, before anything listens where that is strict, and from then on."""
+    config, model = server.config, server.model.settings
+    read = partial(read_engine_facts, engine.client)
+    own = OwnFacts(
+        names=(model.served_model_name, str(config.model_path)),
+        model_path=str(server.model.folder),
+        context_length=model.context_length_tokens,
+        vocab_size=model.vocab_size,
+        sampling_defaults=config.sampling_defaults,
+        num_reserved_tokens=config.num_reserved_tokens,
+        tokenizer_path=config.tokenizer_path,
+        revision=config.revision,
+    )
+    told = await facts_or_none(read) if config.strict_engine_match else None
+    if told is not None:
+        compare(own, told, is_strict=True)
+    watch = partial(watch_engine, read, own, is_strict=config.strict_engine_match, told=told)
+    nursery.start_soon(linked(watch, "engine comparison", lambda: False, partial(tell_clients, server)))
+
+
 def remote_settings(server: RenderServer) -> RemoteSettings:
+    """Return what the client of the engine needs of the settings and the model."""
+    return evolve(engine_settings(server.config), own_end_ids=server.renderer.own_end_ids)
+
+
+def engine_settings(config: RenderConfig) -> RemoteSettings:
     """Return what the client of the engine needs of the settings."""
-    config = server.config
     assert config.engine_url is not None
     return RemoteSettings(
         origin=parse_origin(config.engine_url),
@@ -195,7 +318,6 @@ def remote_settings(server: RenderServer) -> RemoteSettings:
         connect_timeout_s=config.engine_connect_timeout,
         first_event_timeout_s=config.engine_timeout,
         idle_timeout_s=config.engine_idle_timeout,
-        own_end_ids=server.renderer.own_end_ids,
     )
 
 
@@ -212,23 +334,20 @@ def _facts(server: RenderServer) -> RenderFacts:
         max_running_requests=config.max_concurrent_requests,
     )
     engine = server.engine
+    if engine is not None and config.proxy_unhandled_routes:
+        keys = tuple(key for key in (config.api_key, config.admin_api_key) if key is not None)
+        server.proxy = Proxy(engine.client, forwarding_rules(config, keys))
     return RenderFacts(
         info,
         server.renderer.fields,
-        engine_health=None if engine is None else partial(engine_health, engine),
+        server.renderer.submits,
+        engine_health=None if engine is None else partial(health_of, engine.client),
+        proxy=server.proxy,
         has_engine=engine is not None,
         allows_unknown=config.allow_unknown_fields,
+        tells_usage=config.stream_response_default_include_usage,
+        hidden_states=config.enable_return_hidden_states,
     )
-
-
-async def engine_health(engine: RemoteEngine) -> int:
-    """Return the status of the engine's own /health, 503 when it has none to give."""
-    try:
-        with trio.fail_after(HEALTH_TIMEOUT_S):
-            async with await engine.client.send("GET", "/health") as response:
-                return response.status
-    except (RemoteFailure, trio.TooSlowError):
-        return 503
 
 
 def _load(server: RenderServer) -> Load:

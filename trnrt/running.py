@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 
@@ -12,7 +13,9 @@ from stages.errors import StartupError, TrnrtError
 from stages.ingress.info import Readiness
 from stages.ingress.respond import Serving
 from stages.settings import IngressSettings
+from stages.traces.exporter import TraceExporter
 from trnrt.config import HttpConfig
+from trnrt.observing import exporting
 from trnrt.supervise import first_cause
 
 # How long the last frames may take to reach their clients once the engine has finished.
@@ -20,6 +23,9 @@ LAST_FRAMES_S = 3.0
 LAST_FRAMES_POLL_S = 0.02
 # How long clients may take to hear of a second signal.
 CUT_SHORT_S = 0.2
+
+# About when the process started, on the clock of time.monotonic.
+STARTED_S = time.monotonic()
 
 log = logging.getLogger("trnrt")
 
@@ -32,6 +38,8 @@ class Running:
     port: int | None = field(default=None, kw_only=True)
     serving: Serving | None = field(default=None, kw_only=True)
     http_shutdown: trio.Event = field(factory=trio.Event, kw_only=True)
+    # Where the traces of calls go, None for nowhere.
+    traces: TraceExporter | None = field(default=None, kw_only=True)
 
 
 @define(eq=False)
@@ -44,7 +52,8 @@ def run_until_signalled(
 ) -> int:
     """Run `serve` until it returns, after a signal by `drain`, and return the exit code; raises StartupError."""
     try:
-        return trio.run(until_signalled, server, serve, drain, drain_timeout_s, strict_exception_groups=True)
+        with exporting(server.traces):
+            return trio.run(until_signalled, server, serve, drain, drain_timeout_s, strict_exception_groups=True)
     except BaseExceptionGroup as group:
         cause = first_cause(group)
         if isinstance(cause, StartupError):
@@ -119,6 +128,8 @@ def ingress_settings(config: HttpConfig) -> IngressSettings:
         ssl_certfile=config.ssl_certfile,
         ssl_keyfile=config.ssl_keyfile,
         ssl_keyfile_password=config.ssl_keyfile_password,
+        enable_metrics=config.enable_metrics,
+        trace_sample_ratio=None if config.otlp_endpoint is None else config.otlp_sample_ratio,
     )
 
 

@@ -26,6 +26,7 @@ def scheduler_settings(config: Config, boundary_token_ids: frozenset[int] = froz
         max_token_gap_s=config.max_token_gap,
         priority=_priority(config),
         cache=None if config.disable_radix_cache else _cache(config, boundary_token_ids),
+        decode_log_interval=config.decode_log_interval,
     )
 
 

@@ -17,18 +17,19 @@ Stop order is the reverse: ingress refuses, the scheduler finishes what it accep
 
 import gc
 import logging
+import os
 import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import closing, suppress
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from functools import partial
 
 import trio
 from attrs import define, evolve, field
 
 from graphs.step import Device
-from stages.channels import MAX_FLIGHTS, PROMPT_QUEUE, STATS_QUEUE, Channels
+from stages.channels import PROMPT_QUEUE, Channels
 from stages.detokenizer.stage import run_detokenizer
 from stages.engine.local import LocalEngine
 from stages.executor.runner import Runner, ThreadRunner
@@ -37,7 +38,6 @@ from stages.grammar.engines import check_available
 from stages.grammar.stage import run_grammar
 from stages.inbox import Inbox
 from stages.ingress.app import create_app
-from stages.ingress.calls import Calls
 from stages.ingress.dialects import find_dialects
 from stages.ingress.info import Device as DeviceFacts
 from stages.ingress.info import Info
@@ -49,14 +49,17 @@ from stages.request import Services
 from stages.scheduler.core import SchedulerCore
 from stages.scheduler.stage import run_scheduler
 from stages.settings import DetokenizerSettings, GrammarSettings, PromptSettings
-from stages.stats.sources import Sources, Watched, watched_inbox
 from stages.stats.stage import Stats, open_stats, run_stats
+from stages.traces.exporter import TraceExporter
 from trnrt.config import Config
 from trnrt.device import build_device
+from trnrt.observing import calls_of, open_traces
+from trnrt.production_log import check_production_log, production_log
 from trnrt.resolve import resolve
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
 from trnrt.scheduling import engine_channels, scheduler_settings
 from trnrt.served import ServedModel, read_served_model
+from trnrt.stats_sources import serve_sources
 from trnrt.supervise import contained, linked
 
 log = logging.getLogger("trnrt")
@@ -88,13 +91,15 @@ def run_server(config: Config) -> int:
     model = read_served_model(config)
     config = resolve(config, model)
     check_certificate(ingress_settings(config))
+    check_production_log(config)
     if model.settings.structured_outputs:
         check_available()
+    traces = open_traces(config, package_version(), os.environ)
     with closing(bind(ingress_settings(config))) as bound:
-        return _run(config, model, bound)
+        return _run(config, model, bound, traces)
 
 
-def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
+def _run(config: Config, model: ServedModel, bound: socket.socket, traces: TraceExporter | None) -> int:
     device = build_device(config, model)
     log.info("settings: %s", " ".join(f"{name}={value}" for name, value in config.flags().items()))
     log.info("device: %s", " ".join(f"{name}={value}" for name, value in device.describe().items()))
@@ -103,6 +108,7 @@ def _run(config: Config, model: ServedModel, bound: socket.socket) -> int:
     server = Server(
         config, model, device, engine_channels(scheduler_settings(config)), open_stats(), int(time.time()), bound
     )
+    server.traces = traces
     try:
         return run_until_signalled(server, partial(serve, server), partial(drain, server), config.drain_timeout)
     finally:
@@ -140,12 +146,14 @@ async def serve(
     prompts_send, prompts_receive = trio.open_memory_channel[Render](PROMPT_QUEUE)
     prompts = Inbox(prompts_receive)
     with server.bound or bind(settings) as bound:
-        async with trio.open_nursery() as stages_nursery:
+        async with _logged(server), trio.open_nursery() as stages_nursery:
             await _start_stages(server, stages_nursery, runner(server.device), prompts)
             grammars = server.channels.grammar_send if server.model.settings.structured_outputs else None
             services = Services(LocalEngine(server.channels), prompts_send, server.model.settings, grammars)
-            server.serving = Serving(services, settings, calls=Calls(server.stats.send.send))
-            server.stats.sources = _sources(server, server.serving, prompts)
+            server.serving = Serving(
+                services, settings, calls=calls_of(server.config, server.stats.send.send, server.traces)
+            )
+            server.stats.sources = serve_sources(server, server.serving, prompts)
             app = create_app(find_dialects(), server.serving, _info(server), server.stats)
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)
@@ -162,6 +170,17 @@ async def serve(
                 log.info("listening on %s", address(settings, server.port))
                 task_status.started(server)
             stages_nursery.cancel_scope.cancel()
+
+
+def _logged(server: Server) -> AbstractAsyncContextManager[None]:
+    """Return the block in which calls are logged; its load is there once the scheduler is."""
+    return production_log(
+        server.config,
+        "serve",
+        server.model.settings.served_model_name,
+        server.stats,
+        lambda: None if server.core is None else server.core.load(),
+    )
 
 
 async def _start_stages(server: Server, nursery: trio.Nursery, runner: Runner, prompts: Inbox[Render]) -> None:
@@ -189,7 +208,7 @@ async def _start_stages(server: Server, nursery: trio.Nursery, runner: Runner, p
             channels.grammar_receive,
             channels.scheduler_send.send_nowait,
         )
-    await nursery.start(stage(run_prompt_stage, "prompt"), PromptSettings(tokenizer, model.card.template), prompts)
+    await nursery.start(stage(run_prompt_stage, "prompt"), PromptSettings(tokenizer, model.template), prompts)
 
 
 async def _run_scheduler(server: Server, *, task_status: "trio.TaskStatus[SchedulerCore]") -> None:
@@ -220,45 +239,4 @@ def _info(server: Server) -> Info:
         ),
         gen_throughput=lambda: server.stats.snapshot(trio.current_time()).completion_tokens_per_s,
         cache_hit_rate=lambda: server.stats.snapshot(trio.current_time()).cache_hit_rate,
-    )
-
-
-def _sources(server: Server, serving: Serving, prompts: Inbox[Render]) -> Sources:
-    channels, config, device = server.channels, server.config, server.device.describe()
-    admission, calls = channels.admission, serving.calls
-    grammar = [watched_inbox("grammar", [channels.grammar_receive])] if server.model.settings.structured_outputs else []
-    return Sources(
-        role="serve",
-        version=package_version(),
-        model=server.model.settings.served_model_name,
-        status=lambda: server.phase,
-        max_running=config.max_running_requests,
-        context_tokens=server.model.settings.context_length_tokens,
-        stages=[
-            Watched("ingress", lambda: len(calls.live), high_water=lambda: calls.high_water),
-            watched_inbox("prompt", [prompts], PROMPT_QUEUE),
-            *grammar,
-            Watched(
-                "queue",
-                lambda: len(admission.waiting),
-                capacity=admission.max_waiting,
-                high_water=lambda: admission.high_water,
-            ),
-            watched_inbox("scheduler", [channels.scheduler_receive]),
-            Watched(
-                "executor",
-                lambda: len(server.core.flights) if server.core is not None else 0,
-                [channels.plans_receive.meter],
-                MAX_FLIGHTS,
-                works=lambda: server.stats.counters.totals["device_s"],
-            ),
-            watched_inbox("detokenizer", [channels.tokens_receive]),
-            watched_inbox("stats", [server.stats.receive], STATS_QUEUE),
-        ],
-        live=lambda: calls.live,
-        load=server.load,
-        memory_bytes={
-            "weight": int(str(device.get("weight_bytes", 0))),
-            "kv_cache": int(str(device.get("state_bytes", 0))),
-        },
     )

@@ -6,7 +6,8 @@ from attrs import frozen
 
 from stages.errors import CheckpointError, ConfigError
 from stages.messages import Penalties, Sampling
-from stages.settings import ModelSettings
+from stages.settings import ModelSettings, TemplateSource
+from trnrt.chat_templates import choose_template
 from trnrt.config import Config
 from trnrt.folder_files import end_ids, need, read_json
 from trnrt.model_folder import chosen_parsers
@@ -27,6 +28,7 @@ class ServedModel:
     tokenizer_folder: Path
     card: ModelCard
     settings: ModelSettings
+    template: TemplateSource
 
 
 def read_served_model(config: Config) -> ServedModel:
@@ -42,6 +44,9 @@ def read_served_model(config: Config) -> ServedModel:
     tokenizer_folder = Path(config.tokenizer_path) if config.tokenizer_path else folder
     if not (tokenizer_folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{tokenizer_folder}: tokenizer.json is missing")
+    template = TemplateSource({}, native=card.template)
+    if config.chat_template is not None:
+        template = choose_template(tokenizer_folder, config.chat_template)
     generation_file = folder / "generation_config.json"
     generation = read_json(generation_file) if generation_file.exists() else {}
     defaults = SamplingDefaults()
@@ -55,6 +60,7 @@ def read_served_model(config: Config) -> ServedModel:
         folder=folder,
         tokenizer_folder=tokenizer_folder,
         card=card,
+        template=template,
         settings=ModelSettings(
             served_model_name=config.served_model_name or (folder.resolve().name if config.model_path else DEMO_NAME),
             model_path=str(config.model_path or DEMO_NAME),
@@ -71,6 +77,7 @@ def read_served_model(config: Config) -> ServedModel:
             incremental_streaming_output=config.incremental_streaming_output,
             refuses_priority=config.abort_on_priority_when_disabled and not config.enable_priority_scheduling,
             queue_timeout_s=config.queue_timeout,
+            chat_stop=template.stop,
             aliases=tuple(filter(None, (name.strip() for name in config.model_alias.split(",")))),
             structured_outputs=config.structured_outputs,
             penalties=config.penalties,

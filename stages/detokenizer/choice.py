@@ -90,7 +90,8 @@ class Choice:
         self.stopped = False
         self.num_kept = 0
         self._vocabulary = decoding.vocabulary
-        self._spell = decoding.vocabulary.spell_after(submit.prompt_ids)
+        speller = decoding.vocabulary.spell_after(submit.prompt_ids)
+        self._spell, self._spell_rest = speller.take, speller.rest
         self._parts = decoding.text.make(submit) if decoding.text is not None else None
         self._hidden = decoding.vocabulary.special if form.skip_special_tokens else frozenset()
         if self._parts is not None:
@@ -244,10 +245,22 @@ class Choice:
         self._reasoned += text
 
     def _flush(self) -> None:
+        rest = self._spell_rest()
         if self._parts is not None:
-            self._say(self._parts.flush())
+            self._say(self._parts.flush(rest))
+        elif rest:
+            self._take_rest(rest)
         self._end_reasoning()
         self._show(self._visible.flush())
+
+    def _take_rest(self, piece: bytes) -> None:
+        """Take what no id is left for to where the last one went."""
+        if self._tools is not None and self._tools.active:
+            return
+        if self._parse_reasoning and self._reasoning is not None and self._reasoning.active:
+            self._reason(self._utf8.push(piece))
+        else:
+            self._show(self._visible.push(piece))
 
     def _cut(self) -> None:
         """Put by what there is as a Delta of its own: what comes next would else stand in front of it."""

@@ -57,9 +57,10 @@ class TextParts:
             self.num_reasoning += was_active or reasoning.active
         return parts
 
-    def flush(self) -> list[Part]:
-        """Return what was held back, at the end."""
-        return self._answer.push(self._characters.flush()) + self._answer.flush()
+    def flush(self, rest: bytes = b"") -> list[Part]:
+        """Return what was held back, at the end, behind bytes that no token is left for."""
+        last = self._characters.push(rest) + self._characters.flush()
+        return self._answer.push(last) + self._answer.flush()
 
 
 def _must_call(submit: Submit) -> bool:

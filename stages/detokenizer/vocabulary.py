@@ -17,6 +17,8 @@ from stages.tokenizer_file import TokenizerFile, read_tokenizer_file
 NUM_CHECKED = 2048
 # What a neighbour-sensitive decoder sees of the ids before: no decoder known looks further back.
 WINDOW_TOKENS = 8
+MAX_CHARACTER_BYTES = 4
+UNREADABLE = "\ufffd"
 
 
 @frozen(eq=False)
@@ -49,35 +51,79 @@ class Vocabulary:
             data = data[1:]
         return data.decode("utf-8", "replace")
 
-    def spell_after(self, prompt_ids: Sequence[int]) -> Callable[[int], bytes]:
+    def spell_after(self, prompt_ids: Sequence[int]) -> "Speller":
         """Return what spells an answer's ids one by one, as they read behind this prompt."""
         if self.decode is None:
-            return self.piece
-        return _Replayed(self.decode, list(prompt_ids[-WINDOW_TOKENS:])).take
+            return Speller(self.piece, bytes)
+        replayed = _Replayed(self.decode, prompt_ids)
+        return Speller(replayed.take, replayed.rest)
+
+
+@frozen(eq=False)
+class Speller:
+    """Spells one answer: the bytes of each id as it comes, and at the end what was held back of them."""
+
+    take: Callable[[int], bytes]
+    rest: Callable[[], bytes]
 
 
 @define(eq=False)
 class _Replayed:
-    """Spells ids by decoding the newest of them again with each one more."""
+    """Spells ids by decoding the newest of them again with each one more.
+
+    The library writes U+FFFD for bytes that make no character yet, so a text is said up to those at its end.
+    """
 
     _decode: "Callable[[Sequence[int]], str]"
-    _window: list[int]
-    _text: str = field(init=False)
+    _prompt_ids: Sequence[int]
+    _window: list[int] = field(init=False)
+    # Places in the window where no character is open; the ids behind the last one are not said yet.
+    _clean: list[int] = field(init=False)
+    _said: str = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._text = self._decode(self._window)
+        windows = (list(self._prompt_ids[-start:]) for start in range(WINDOW_TOKENS, 2 * WINDOW_TOKENS))
+        # One that begins inside a character would read all bytes behind it wrongly.
+        self._window = next((ids for ids in windows if not self._decode(ids).startswith(UNREADABLE)), [])
+        whole = len(self._window)
+        while whole and self._decode(self._window[:whole]).endswith(UNREADABLE):
+            whole -= 1
+        self._clean = [whole]
+        self._said = self._decode(self._window[:whole])
 
     def take(self, token_id: int) -> bytes:
         """Return what the text has grown by."""
         self._window.append(token_id)
-        text = self._decode(self._window)
-        # A decoder may reach back, as to a blank before a full stop; what has been said stays said.
-        grown = text[len(self._text) :] if text.startswith(self._text) else text[_common(self._text, text) :]
-        if len(self._window) > 2 * WINDOW_TOKENS:
-            del self._window[:-WINDOW_TOKENS]
-            text = self._decode(self._window)
-        self._text = text
+        grown = self._grown()
+        while len(self._window) - self._clean[-1] >= MAX_CHARACTER_BYTES:
+            # A byte that begins no character makes all behind it unreadable, for ever if it stayed.
+            del self._window[: self._clean[-1] + 1]
+            self._clean, self._said = [0], ""
+            grown += UNREADABLE + self._grown()
         return grown.encode("utf-8", "replace")
+
+    def rest(self) -> bytes:
+        """Return what stands for bytes that never made a character."""
+        return (UNREADABLE * (len(self._window) - self._clean[-1])).encode()
+
+    def _grown(self) -> str:
+        text = self._decode(self._window)
+        if text.endswith(UNREADABLE):
+            return ""
+        # A decoder may reach back, as to a blank before a full stop; what has been said stays said.
+        grown = text[len(self._said) :] if text.startswith(self._said) else text[_common(self._said, text) :]
+        self._clean.append(len(self._window))
+        self._said = text
+        self._shorten()
+        return grown
+
+    def _shorten(self) -> None:
+        if len(self._window) <= 2 * WINDOW_TOKENS:
+            return
+        start = max((at for at in self._clean if at <= len(self._window) - WINDOW_TOKENS), default=0)
+        del self._window[:start]
+        self._clean = [at - start for at in self._clean if at >= start]
+        self._said = self._decode(self._window)
 
 
 def _common(one: str, other: str) -> int:

@@ -114,10 +114,10 @@ class ChunkedBody:
 Body = LengthBody | ChunkedBody
 
 
-def body_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Body:
-    """Return what reads the body that a response of this head has; names are in lower case, as h11 gives them."""
+def body_of(status: int, headers: Iterable[tuple[bytes, bytes]], method: str = "POST") -> Body:
+    """Return what reads the body of a response with this head to `method`; names are in lower case, as h11 has them."""
     named = dict(headers)
-    if status in (204, 304):
+    if status in (204, 304) or method == "HEAD":
         return LengthBody(0)
     if b"chunked" in named.get(b"transfer-encoding", b"").lower():
         return ChunkedBody()

@@ -1,5 +1,7 @@
 """An HTTP/1.1 client of one origin on trio streams: connections are kept, answers are streamed, nothing is buffered.
 
+What others wrote, body and headers, goes by an Exchange instead: over a connection of its own, in pieces, never twice.
+
 A connection carries one exchange at a time and goes back to the idle ones only when its response was read to the end
 and both sides may go on; whatever ends otherwise is closed at once, which is how an engine hears that its client left.
 A kept connection that the other side closed meanwhile is not noticed before it is used: an exchange that gets not one
@@ -29,6 +31,8 @@ LOST = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLErro
 _CUT_HEAD = "engine request failed: the connection ended inside the answer's head"
 
 Headers = tuple[tuple[str, str], ...]
+# As they came from somebody else.
+RawHeaders = tuple[tuple[bytes, bytes], ...]
 Connect = Callable[[], Awaitable[trio.abc.Stream]]
 
 
@@ -88,14 +92,14 @@ class Response:
                 return part
         return b""
 
-    async def text(self) -> bytes:
+    async def text(self, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
         """Return the body, or the beginning of a long one."""
         parts: list[bytes] = []
         size = 0
-        while size < MAX_TEXT_BYTES and (part := await self.read()):
+        while size < max_bytes and (part := await self.read()):
             parts.append(part)
             size += len(part)
-        return b"".join(parts)[:MAX_TEXT_BYTES]
+        return b"".join(parts)[:max_bytes]
 
     async def __aenter__(self) -> "Response":
         """Return the response."""
@@ -130,8 +134,10 @@ class HttpClient:
     _idle: list[trio.abc.Stream] = field(factory=list)
     is_closed: bool = False
 
-    async def send(self, method: str, path: str, body: bytes = b"") -> Response:
+    async def send(self, method: str, path: str, body: bytes = b"", headers: Headers = ()) -> Response:
         """Return the response to a request as soon as its head is here; the caller closes it.
+
+        `headers` are this request's, beside those of all.
 
         Raises RemoteFailure: 503 when the engine cannot be reached or the exchange fails, 504 when connecting takes
         too long.
@@ -142,14 +148,37 @@ class HttpClient:
                 await trio.aclose_forcefully(stream)
                 continue
             try:
-                return await self._exchange(stream, method, path, body)
+                return await self._exchange(stream, method, path, body, headers)
             except _NothingCame:
                 break
         try:
-            return await self._exchange(await self._connected(), method, path, body)
+            return await self._exchange(await self._connected(), method, path, body, headers)
         except _NothingCame as error:
             text = f"engine request failed: {self.origin} closed the connection without an answer"
             raise RemoteFailure(text, 503) from error
+
+    async def begin(self, method: str, target: str, headers: RawHeaders, *, has_body: bool) -> "Exchange":
+        """Send the head of a request over a new connection; the caller sends the body, and closes.
+
+        Headers are sent as they are, with Host and without a Connection of their own; a body without a Content-Length
+        goes in chunks. Raises RemoteFailure as `send` does, and 400 for what is no head of HTTP/1.1.
+        """
+        framed = any(name.lower() == b"content-length" for name, _ in headers)
+        parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+        ours = [(b"Host", self.origin.host_header.encode()), *headers, (b"Connection", b"close")]
+        if has_body and not framed:
+            ours.append((b"Transfer-Encoding", b"chunked"))
+        try:
+            head = parser.send(h11.Request(method=method, target=target, headers=ours))
+        except h11.LocalProtocolError as error:
+            raise RemoteFailure(f"the request cannot be passed on: {error}", 400) from None
+        exchange = Exchange(self, await self._connected(), parser, method)
+        try:
+            await exchange.send_all(head)
+        except BaseException:
+            await exchange.close()
+            raise
+        return exchange
 
     def keep(self, stream: trio.abc.Stream) -> None:
         """Take back a connection that may carry another exchange."""
@@ -175,9 +204,11 @@ class HttpClient:
             text = f"engine request failed: cannot connect to {self.origin}: {_words(error)}"
             raise RemoteFailure(text, 503) from error
 
-    async def _exchange(self, stream: trio.abc.Stream, method: str, path: str, body: bytes) -> Response:
+    async def _exchange(
+        self, stream: trio.abc.Stream, method: str, path: str, body: bytes, headers: Headers
+    ) -> Response:
         try:
-            return await self._answered(stream, method, path, body)
+            return await self._answered(stream, method, path, body, headers)
         except LOST as error:
             await trio.aclose_forcefully(stream)
             # A server may close a kept connection as the request is on its way.
@@ -186,24 +217,31 @@ class HttpClient:
             await trio.aclose_forcefully(stream)
             raise
 
-    async def _answered(self, stream: trio.abc.Stream, method: str, path: str, body: bytes) -> Response:
+    async def _answered(
+        self, stream: trio.abc.Stream, method: str, path: str, body: bytes, headers: Headers
+    ) -> Response:
         parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
-        headers = [
+        all_headers = [
             ("Host", self.origin.host_header),
             ("Accept-Encoding", "identity"),
             ("Content-Length", str(len(body))),
             *((("Content-Type", "application/json"),) if body else ()),
             *self.headers,
+            *headers,
         ]
-        head = parser.send(h11.Request(method=method, target=path, headers=headers))
+        head = parser.send(h11.Request(method=method, target=path, headers=all_headers))
         # The parser is not asked to frame the body, only told that it went.
         parts = (head, parser.send(h11.Data(data=body)) if body else b"", parser.send(h11.EndOfMessage()))
         await stream.send_all(b"".join(part for part in parts if part))
+        return await self.response_of(stream, parser, method)
+
+    async def response_of(self, stream: trio.abc.Stream, parser: Any, method: str) -> Response:
+        """Return the response to what the parser has sent; raises RemoteFailure, or what a broken stream raises."""
         response = await self._head(stream, parser)
-        first, _ = parser.trailing_data if response.status_code != 101 else (b"", False)
+        first, _ = parser.trailing_data
         named = tuple((bytes(name), bytes(value)) for name, value in response.headers)
         closes = b"close" in dict(named).get(b"connection", b"").lower() or response.http_version < b"1.1"
-        framing = body_of(response.status_code, named)
+        framing = body_of(response.status_code, named, method)
         return Response(response.status_code, named, self, stream, framing, bytes(first), may_reuse=not closes)
 
     async def _head(self, stream: trio.abc.Stream, parser: Any) -> Any:
@@ -231,6 +269,47 @@ class HttpClient:
                 parser.receive_data(piece)
             elif not isinstance(event, h11.InformationalResponse):
                 raise RemoteFailure("engine request failed: no HTTP/1.1 answer", 503)
+
+
+@define(eq=False)
+class Exchange:
+    """A request under way over a connection of its own: its body is sent while its response may already come."""
+
+    client: HttpClient
+    stream: trio.abc.Stream
+    parser: Any
+    method: str
+
+    async def write(self, piece: bytes) -> None:
+        """Send a piece of the body; raises RemoteFailure (503) once the engine reads no more."""
+        await self.send_all(self.parser.send(h11.Data(data=piece)))
+
+    async def end(self) -> None:
+        """Say that the body is whole; raises RemoteFailure (503) once the engine reads no more."""
+        await self.send_all(self.parser.send(h11.EndOfMessage()) or b"")
+
+    async def response(self) -> Response:
+        """Return the response as soon as its head is here, however much of the body went; raises RemoteFailure."""
+        try:
+            response = await self.client.response_of(self.stream, self.parser, self.method)
+        except _NothingCame as error:
+            text = f"engine request failed: {self.client.origin} closed the connection without an answer"
+            raise RemoteFailure(text, 503) from error
+        except LOST as error:
+            raise RemoteFailure(f"engine request failed: {_words(error)}", 503) from error
+        response.may_reuse = False
+        return response
+
+    async def send_all(self, data: bytes) -> None:
+        """Send bytes as they are; raises RemoteFailure (503) once the engine reads no more."""
+        try:
+            await self.stream.send_all(data)
+        except LOST as error:
+            raise RemoteFailure(f"engine request failed: {_words(error)}", 503) from error
+
+    async def close(self) -> None:
+        """Close the connection, which tells the engine that nobody listens any more."""
+        await trio.aclose_forcefully(self.stream)
 
 
 def connector(origin: Origin, ssl_context: ssl.SSLContext | None = None) -> Connect:

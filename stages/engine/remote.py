@@ -20,7 +20,7 @@ from attrs import define, field
 
 from stages.engine.frames import FrameReader
 from stages.engine.generate_body import ToolConstraint, generate_body, no_tool_constraint, rid_of
-from stages.engine.http_client import Connect, HttpClient, connector
+from stages.engine.http_client import Connect, Headers, HttpClient, connector
 from stages.engine.orders import call_of
 from stages.engine.port import Order, Scope
 from stages.engine.readiness import Readiness
@@ -189,7 +189,7 @@ class RemoteEngine:
             choice.was_sent = True
             with choice.within():
                 try:
-                    await choice.stream.open(choice.body)
+                    await choice.stream.open(choice.body, _trace_headers(choice.submit))
                 except RemoteFailure as failure:
                     # What was refused runs nowhere; what was waited for in vain may.
                     choice.was_sent = failure.status == TOO_SLOW
@@ -249,6 +249,13 @@ class RemoteEngine:
             self.deliver(Tokens(tuple(TokensRow(one.submit, (), finish=finish, usage=one.usage) for one in choices)))
 
 
+def client_of(settings: RemoteSettings, connect: Connect | None = None) -> HttpClient:
+    """Return a client of the engine, over the network unless something else connects."""
+    headers = () if settings.api_key is None else (("Authorization", f"Bearer {settings.api_key}"),)
+    opens = connector(settings.origin) if connect is None else connect
+    return HttpClient(settings.origin, opens, settings.connect_timeout_s, headers)
+
+
 async def run_remote_engine(
     settings: RemoteSettings,
     tokens: "trio.MemorySendChannel[Tokens]",
@@ -258,9 +265,7 @@ async def run_remote_engine(
     task_status: "trio.TaskStatus[RemoteEngine]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a RemoteEngine, which it starts with, until it is cancelled."""
-    headers = () if settings.api_key is None else (("Authorization", f"Bearer {settings.api_key}"),)
-    opens = connector(settings.origin) if connect is None else connect
-    client = HttpClient(settings.origin, opens, settings.connect_timeout_s, headers)
+    client = client_of(settings, connect)
     aborts, rids = trio.open_memory_channel[str](ABORT_QUEUE)
     try:
         async with trio.open_nursery() as nursery:
@@ -299,3 +304,9 @@ async def _tell_aborts(client: HttpClient, rids: "trio.MemoryReceiveChannel[str]
         with suppress(EngineFailure), trio.move_on_after(ABORT_TIMEOUT_S):
             async with await post(client, "/abort_request", orjson.dumps({"rid": rid})) as response:
                 await response.text()
+
+
+def _trace_headers(submit: Submit) -> Headers:
+    """Return what lets the engine join the trace of the call, if there is one."""
+    trace = submit.trail.trace if submit.trail is not None else None
+    return tuple(trace.headers().items()) if trace is not None else ()

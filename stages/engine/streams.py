@@ -9,7 +9,7 @@ import trio
 from attrs import define, field
 
 from stages.engine.frames import FrameReader, failure_of
-from stages.engine.http_client import HttpClient, Response
+from stages.engine.http_client import Headers, HttpClient, Response
 from stages.engine.readiness import Readiness
 from stages.engine.sse import EventReader
 from stages.errors import RemoteFailure
@@ -44,11 +44,14 @@ class Stream:
         self._has_limits = any(limit is not None for limit in limits)
         self._events = EventReader(self.settings.max_event_bytes)
 
-    async def open(self, body: bytes) -> None:
-        """Send the request and take the head of its answer; raises RemoteFailure with the engine's own status."""
+    async def open(self, body: bytes, headers: Headers = ()) -> None:
+        """Send the request, with these headers too, and take the head of its answer.
+
+        Raises RemoteFailure with the engine's own status.
+        """
         self._asked_s = trio.current_time()
         with trio.CancelScope(deadline=self._deadline(self._asked_s, self.settings.first_event_timeout_s)) as scope:
-            response = self._response = await post(self.client, "/generate", body)
+            response = self._response = await post(self.client, "/generate", body, headers)
             if response.status != 200:
                 raise await refusal_of(response)
         if scope.cancelled_caught:
@@ -139,10 +142,10 @@ class Stream:
         return RemoteFailure(f"the engine at {self.client.origin} {what} within {limit_s:g} s", 504)
 
 
-async def post(client: HttpClient, path: str, body: bytes) -> Response:
+async def post(client: HttpClient, path: str, body: bytes, headers: Headers = ()) -> Response:
     """Return the answer to a POST, past redirects within the engine's own origin; raises RemoteFailure."""
     for _ in range(1 + MAX_REDIRECTS):
-        response = await client.send("POST", path, body)
+        response = await client.send("POST", path, body, headers)
         if not 300 <= response.status < 400:
             return response
         await response.close()

@@ -73,7 +73,9 @@ def fill(row: Row, open_guide: OpenGuide) -> Mask:
     except (EngineFailure, RequestError) as error:
         return Mask(row.submit, error=error)
     except Exception as error:  # a library's own fault must end this choice alone
-        log.exception("a mask could not be filled")
+        trail = row.submit.trail
+        request_id = trail.request_id if trail is not None else row.submit.key.request_id
+        log.exception("a mask could not be filled", extra={"request_id": request_id})
         return Mask(row.submit, error=EngineFailure(f"a mask could not be filled: {error!r}"))
     return Mask(row.submit, allowed.words, allowed.num_free, allowed.is_complete)
 

@@ -33,13 +33,26 @@ class Access:
     allowed_origins: tuple[str, ...] = (ANY_ORIGIN,)
     admin_paths: frozenset[str] = frozenset()
 
-    def check(self, method: str, path: str, headers: Iterable[tuple[str, str]]) -> None:
-        """Raise Unauthorized unless the call is open or brings the key its route needs; InvalidRequest for two."""
-        if method == "OPTIONS" or path.startswith(OPEN_PREFIXES):
+    def check(self, method: str, path: str, headers: Iterable[tuple[str, str]], *, is_admin: bool = False) -> None:
+        """Raise Unauthorized unless the call is open or brings the key its route needs; InvalidRequest for two.
+
+        is_admin says that the path is an admin route of the engine's.
+        """
+        if _is_open(method, path):
             return
-        key = self.admin_api_key if self.needs_admin_key(path) else self.api_key
+        needs_admin_key = self.needs_admin_key(path) or (is_admin and self.admin_api_key is not None)
+        key = self.admin_api_key if needs_admin_key else self.api_key
         if key is not None and not any(_equal(key, given) for given in _given(_credentials(headers))):
             raise Unauthorized
+
+    def asks_for_key(self, method: str, path: str) -> bool:
+        """Say whether a call that was let in has shown a key, or is to a server that has none."""
+        return self.keys == () or not _is_open(method, path)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return the keys that open something here."""
+        return tuple(key for key in (self.api_key, self.admin_api_key) if key is not None)
 
     def needs_admin_key(self, path: str) -> bool:
         """Say whether the admin key, and no other, opens a path."""
@@ -74,6 +87,10 @@ class Access:
 
     def _allows(self, origin: str) -> bool:
         return ANY_ORIGIN in self.allowed_origins or origin in self.allowed_origins
+
+
+def _is_open(method: str, path: str) -> bool:
+    return method == "OPTIONS" or path.startswith(OPEN_PREFIXES)
 
 
 def _credentials(headers: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from stages.errors import Draining, EngineFailure, InvalidRequest
 from stages.ingress.dialects.openai_common import read_body
 from stages.ingress.dialects.placement import MAX_NAME_CHARACTERS
 from stages.ingress.respond import Serving
+from stages.logs.switches import MAX_REQUESTS_LEVEL
 from stages.messages import CloseSession, CommandResult, FlushCache, OpenSession, Pause, Resume
 
 FLUSHED = (
@@ -36,6 +37,7 @@ ANSWERS: dict[str, list[object]] = {
 }
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+REQUESTS_FORMATS = ("auto", "text", "json")
 
 Mode = Literal["abort", "retract", "in_place"]
 MODES: dict[str, Mode] = {"abort": "abort", "retract": "retract", "in_place": "in_place"}
@@ -91,12 +93,13 @@ class CloseSessionBody:
 
 @frozen(kw_only=True)
 class LoggingBody:
-    """The body of /configure_logging; requests are never logged or dumped, their texts are nobody's business."""
+    """The body of /configure_logging; what is null stays as it is. Requests are never dumped to files."""
 
     log_level: str | None = None
     log_requests: bool | None = None
     log_requests_level: int | None = None
     log_requests_format: str | None = None
+    access_log: bool | None = None
     dump_requests_folder: str | None = None
     dump_requests_threshold: int | None = None
     crash_dump_folder: str | None = None
@@ -174,17 +177,26 @@ class Admin:
         return Told(200)
 
     async def configure_logging(self, body: dict[str, object]) -> Told:
-        """Set the least severe level to log; raises InvalidRequest for logging of requests, which there is none of."""
+        """Change what is logged, all of it or nothing; raises InvalidRequest naming the field."""
         wanted = read_body(LoggingBody, body)
-        for name in ("log_requests", "dump_requests_folder", "crash_dump_folder"):
+        for name in ("dump_requests_folder", "crash_dump_folder"):
             if getattr(wanted, name):
                 raise InvalidRequest(f"{name} is not supported by this server.", name, "unsupported_parameter")
-        level = wanted.log_level
-        if level is not None and level.lower() not in LOG_LEVELS:
-            text = f"log_level must be one of {', '.join(LOG_LEVELS)}, got {level!r:.80}."
-            raise InvalidRequest(text, "log_level", "invalid_value")
+        level = None if wanted.log_level is None else wanted.log_level.lower()
+        _check_choice("log_level", level, LOG_LEVELS)
+        _check_choice("log_requests_format", wanted.log_requests_format, REQUESTS_FORMATS)
+        detail = wanted.log_requests_level
+        if detail is not None and not 0 <= detail <= MAX_REQUESTS_LEVEL:
+            text = f"log_requests_level must be between 0 and {MAX_REQUESTS_LEVEL}, got {detail}."
+            raise InvalidRequest(text, "log_requests_level", "invalid_value")
         if level is not None:
             logging.getLogger().setLevel(level.upper())  # the root, whose level --log-level is
+        self.serving.logs.change(
+            requests=wanted.log_requests,
+            requests_level=detail,
+            requests_format=wanted.log_requests_format,
+            access=wanted.access_log,
+        )
         return Told(200)
 
     async def _command(self, order: Order) -> CommandResult:
@@ -252,6 +264,11 @@ def _demand(result: CommandResult, failure: str) -> CommandResult:
     if not result.is_done:
         raise InvalidRequest(result.text or failure)
     return result
+
+
+def _check_choice(name: str, given: str | None, choices: tuple[str, ...]) -> None:
+    if given is not None and given not in choices:
+        raise InvalidRequest(f"{name} must be one of {', '.join(choices)}, got {given!r:.80}.", name, "invalid_value")
 
 
 def _session_id(session_id: str) -> str:

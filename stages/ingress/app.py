@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, cast
 
 import orjson
@@ -24,6 +24,7 @@ from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge, RequestTimeout
 
 from stages import errors
+from stages.calls import CallContext, current_call, working_for
 from stages.ingress import info as facts
 from stages.ingress import ollama
 from stages.ingress.access import Access
@@ -32,19 +33,27 @@ from stages.ingress.body import LARGE_BODY_BYTES, check_media_type, parse_object
 from stages.ingress.dashboard import page
 from stages.ingress.dialect import Call, Dialect, ErrorBody, Lookup, Parsed, Route
 from stages.ingress.error_bodies import general_error
+from stages.ingress.forwarding import is_admin_path
 from stages.ingress.info import Info
 from stages.ingress.info_answers import RUNNING, info_answers
 from stages.ingress.openapi import document, rule_of
+from stages.ingress.proxy import Proxy
 from stages.ingress.respond import Serving, answer_lookup, describe, respond
 from stages.ingress.stats_routes import StatsFeed, encoded, read_limit
 from stages.ingress.wire import AsgiWire, Wire
+from stages.logs.access import LEFT, log_access
+from stages.stats.exposition import expose
 from stages.stats.stage import Stats, open_stats
+from stages.trace_context import TraceContext, trace_of
 from stages.trail import Trail
 
 SANE_RANK = re.compile(r"-?[0-9]{1,18}")
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 JSON = "application/json"
+OTHER = "other"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+PLAIN_TEXT = {"content-type": "text/plain; charset=utf-8"}
 
 log = logging.getLogger("trnrt.ingress")
 
@@ -76,6 +85,10 @@ class Connection(TrioASGIHTTPConnection):
     async def __call__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Serve the request beside a task that waits for the client to leave, and cancels this one then."""
         request = self._create_request_from_scope(send)
+        proxy = cast(App, self.app).proxy
+        if proxy is not None and not cast(App, self.app).owns(request.path):
+            await self._pass_on(proxy, request, receive, send)
+            return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.handle_messages, nursery, request, receive)
             await self.handle_request(nursery, request, send)
@@ -84,16 +97,19 @@ class Connection(TrioASGIHTTPConnection):
         self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
     ) -> None:
         """Answer the request, then end the task that waits for the client to leave."""
-        answering = cast(App, self.app).serving.answering
-        answering.add(self)
-        try:
-            await self._answer(request, send)
-        finally:
-            answering.discard(self)
+        serving = cast(App, self.app).serving
+        serving.answering.add(self)
+        began_s, status, request_id = trio.current_time(), LEFT, _request_id(request)
+        with working_for(CallContext(request_id, _trace(request, serving.settings.trace_sample_ratio))):
+            try:
+                status = await self._answer(request, send, request_id)
+            finally:
+                serving.answering.discard(self)
+                log_access(serving.logs, cast(Any, self.scope), status, trio.current_time() - began_s)
         nursery.cancel_scope.cancel()
 
-    async def _answer(self, request: Request, send: ASGISendCallable) -> None:
-        request_id = _request_id(request)
+    async def _answer(self, request: Request, send: ASGISendCallable, request_id: str) -> int:
+        """Answer the request, giving the status."""
         app = cast(App, self.app)
         headers = {
             "x-request-id": request_id,
@@ -101,19 +117,56 @@ class Connection(TrioASGIHTTPConnection):
             **app.access.cors_headers(request.headers.get("origin")),
         }
         self.scope["state"]["request_id"] = request_id
-        response = app.gate(request, request_id) or await self._dispatched(app, request)
-        if isinstance(response, Response):
-            response.headers.update(headers)
-            await self._send_response(send, response)
-        else:
-            await response(AsgiWire(cast(Any, send), cast(Any, self.scope), headers))
+        with app.serving.http.counted(*app.counted_as(request)) as answered:
+            response = app.gate(request, request_id) or await self._dispatched(app, request)
+            if isinstance(response, Response):
+                response.headers.update(headers)
+                answered(response.status_code)
+                await self._send_response(send, response)
+                return response.status_code
+            wire = AsgiWire(cast(Any, send), cast(Any, self.scope), headers)
+            try:
+                await response(wire)
+            finally:
+                answered(wire.status)
+            return wire.status or LEFT
+
+    async def _pass_on(
+        self, proxy: Proxy, request: Request, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        """Let the engine answer what nothing here does, once the call was let in."""
+        app = cast(App, self.app)
+        request_id = _request_id(request)
+        headers = {"x-request-id": request_id, **app.access.cors_headers(request.headers.get("origin"))}
+        wire = AsgiWire(cast(Any, send), cast(Any, self.scope), headers)
+        app.serving.answering.add(self)
+        try:
+            try:
+                path = proxy.checked_path(cast(Any, self.scope))
+            except errors.RequestError as error:
+                await wire.start(error.status, PLAIN_TEXT)
+                await wire.end(f"{error.message}\n".encode())
+                return
+            refused = app.gate(request, request_id, engine_path=path)
+            if refused is not None:
+                refused.headers.update(headers)
+                await self._send_response(send, refused)
+                return
+            await proxy.pass_on(
+                cast(Any, self.scope),
+                cast(Any, receive),
+                wire,
+                adds_key=app.access.asks_for_key(request.method, path),
+                ours=tuple((name.encode(), value.encode("latin-1")) for name, value in headers.items()),
+                stop=app.serving.cutoff,
+            )
+        finally:
+            app.serving.answering.discard(self)
 
     async def _dispatched(self, app: "App", request: Request) -> Response | Answering:
         generate = app.generations.get((request.method, request.path))
         if generate is not None:
             return await generate(request)
-        if app.elsewhere is not None and not app.owns(request.path):
-            return await app.elsewhere(request)
         response = cast(Response, await app.handle_request(request))
         return response.answer if isinstance(response, GenerationResponse) else response
 
@@ -139,10 +192,10 @@ class App(QuartTrio):
         self.access = Access(
             settings.api_key, settings.admin_api_key, settings.allowed_origins, frozenset(admin_paths())
         )
+        # Answers calls of paths that are not served here, in place of a 404.
+        self.proxy: Proxy | None = None
         # By path, the error body of the dialect that owns it.
         self.error_bodies: dict[str, ErrorBody] = {}
-        # Answers calls of paths that are not served here, in place of a 404.
-        self.elsewhere: Generation | None = None
         # By method and path, what runs without Quart's dispatch.
         self.generations: dict[tuple[str, str], Generation] = {}
         self.url_map.strict_slashes = False
@@ -151,17 +204,22 @@ class App(QuartTrio):
         self.config["BODY_TIMEOUT"] = serving.settings.body_timeout_s
         self.config["MAX_CONTENT_LENGTH"] = serving.settings.max_request_bytes
 
-    def gate(self, request: Request, request_id: str) -> Response | None:
-        """Return the answer to a browser's preflight or to a call without its key, or with two; None lets a call in."""
+    def gate(self, request: Request, request_id: str, *, engine_path: str | None = None) -> Response | None:
+        """Return the answer to a browser's preflight or to a call without its key, or with two; None lets a call in.
+
+        engine_path is the plain path of a call that is passed on.
+        """
+        path = request.path if engine_path is None else engine_path
+        is_admin = engine_path is not None and is_admin_path(engine_path)
         given = {name.lower(): value for name, value in request.headers.items()}
         preflight = self.access.preflight_headers(given) if request.method == "OPTIONS" else None
         if preflight is not None:
             return Response(b"", 200 if preflight else 403, headers=preflight)
         try:
-            self.access.check(request.method, request.path, request.headers.items())
+            self.access.check(request.method, path, request.headers.items(), is_admin=is_admin)
         except errors.RequestError as error:
-            if request.path == "/v1" or request.path.startswith("/v1/"):
-                body = self.error_body(request.path)(error, error.status, request_id)
+            if path == "/v1" or path.startswith("/v1/"):
+                body = self.error_body(path)(error, error.status, request_id)
             else:
                 body = {"error": error.message}
             headers = {"www-authenticate": "Bearer"} if isinstance(error, errors.Unauthorized) else {}
@@ -170,7 +228,24 @@ class App(QuartTrio):
 
     def owns(self, path: str) -> bool:
         """Return whether a path is served here, by whatever method."""
-        return bool(self.url_map.bind("").allowed_methods(path))
+        return path in self.error_bodies or bool(self.url_map.bind("").allowed_methods(path))
+
+    def counted_as(self, request: Request) -> tuple[str, str]:
+        """Return the endpoint and the method that a request counts as, of those that are served, or "other"."""
+        path = request.path.rstrip("/") or "/"
+        method = request.method if request.method in _METHODS else OTHER
+        if path in self._fixed_paths:
+            return path, method
+        return next((name for start, name in self._open_paths if path.startswith(start)), OTHER), method
+
+    @cached_property
+    def _fixed_paths(self) -> frozenset[str]:
+        return frozenset(rule.rule for rule in self.url_map.iter_rules() if not rule.arguments)
+
+    @cached_property
+    def _open_paths(self) -> list[tuple[str, str]]:
+        rules = [rule_of(rule.rule, (), rule.endpoint).path for rule in self.url_map.iter_rules() if rule.arguments]
+        return [(path.partition("{")[0], path) for path in rules]
 
     def error_body(self, path: str) -> ErrorBody:
         """Return the error shape of the dialect that owns a path, or else of what is around it."""
@@ -201,7 +276,7 @@ def bare_app(dialects: Sequence[Dialect], serving: Serving) -> App:
 def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
     async def generate(request: Request) -> Response | Answering:
         request_id = _id_of(request)
-        trail = _trail(request, request_id, route.path, dialect, app.serving.services.model.served_model_name)
+        trail = _trail(request_id, route.path, dialect, app.serving.services.model.served_model_name)
         try:
             parsed = await _parse(request, dialect, app.serving, trail.arrived_s)
         except Exception as error:
@@ -222,13 +297,14 @@ def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
     app.generations.update({(method, route.path): generate for method in route.methods})
 
 
-def _trail(request: Request, request_id: str, path: str, dialect: Dialect, model: str) -> Trail:
+def _trail(request_id: str, path: str, dialect: Dialect, model: str) -> Trail:
+    call = current_call()
     return Trail(
         request_id=request_id,
         route=path,
         dialect=dialect.name,
         model=model,
-        trace=request.headers.get("traceparent"),
+        trace=call.trace if call is not None else None,
         arrived_s=trio.current_time(),
         arrived_unix_s=time.time(),
     )
@@ -337,6 +413,12 @@ def add_stats_routes(app: App, stats: Stats) -> None:
         response = await stream(request)
         return response if isinstance(response, Response) else GenerationResponse(response)
 
+    async def metrics() -> Response:
+        text, content_type = expose(stats, trio.current_time(), request.headers.get("accept", ""))
+        return Response(text, content_type=content_type)
+
+    if app.serving.settings.enable_metrics:
+        app.add_url_rule("/metrics", "info /metrics", metrics, methods=["GET"])
     app.add_url_rule("/v1/stats", "info /v1/stats", snapshot, methods=["GET"])
     app.add_url_rule("/v1/stats/stream", "info /v1/stats/stream", dispatched_stream, methods=["GET"])
     app.add_url_rule("/dashboard", "info /dashboard", dashboard, methods=["GET"])
@@ -444,6 +526,10 @@ def _json(status: int, value: object) -> Response:
 
 def _id_of(request: Request) -> str:
     return cast(str, request.scope["state"]["request_id"])
+
+
+def _trace(request: Request, ratio: float | None) -> TraceContext | None:
+    return trace_of(request.headers.getlist("traceparent"), request.headers.getlist("tracestate"), ratio)
 
 
 def _request_id(request: Request) -> str:

@@ -20,6 +20,8 @@ What is wrong without it, each found by test (tests/stages/ingress/test_hardenin
   then holds the connection's task for the whole keep-alive timeout. Cure: nothing idles once the reader has ended.
 - *HTTP/2 has holes of its own.* A client that grants no window holds its request for ever: the wait is not a write, and
   nothing ends it. Cure: HTTP/1 only; TLS does not offer HTTP/2, the offer h2c is ignored, and its preface is a 505.
+- *Two ends of one body.* Of a request with a length and a transfer coding a proxy in front may have believed the other
+  one, and what follows would be another client's. Cure: it is refused and the connection closed.
 - *A stalled TLS handshake holds up a shutdown* for the whole drain. Cure: it ends with the server.
 - *Over TLS an end looks like a cut.* Streams are closed without TLS's close_notify, so the end of a body that has no
   length (HTTP/1.0) is an error to careful clients. Cure: it is sent, and waits no longer than any write.
@@ -35,6 +37,7 @@ It leans on names hypercorn does not promise, so `install` refuses other version
 
 import logging
 import os
+import select
 from contextlib import suppress
 from http import HTTPStatus
 from importlib.metadata import version
@@ -172,6 +175,11 @@ class HardenedTCPServer(TCPServer):
         """Whether nobody is in the middle of a write to a plain socket."""
         return self._plain and not self.send_lock.locked()
 
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has closed its side, seen though what it sent before was not read."""
+        return has_closed((self.stream if self._plain else self.stream.transport_stream).socket)
+
     def send_now(self, data: bytes) -> bytes:
         """Write what the socket takes at once and return the rest; one that is broken takes nothing."""
         try:
@@ -257,6 +265,10 @@ class HardenedH11Protocol(H11Protocol):
             await self._send_error_response(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
             await self.send(Closed())
             return
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:
+            await self._send_error_response(HTTPStatus.BAD_REQUEST)
+            await self.send(Closed())
+            return
         # h11 stops reading behind a request that offers an upgrade, and so would never see its client leave.
         self.connection._cstate.pending_switch_proposals.clear()  # type: ignore[union-attr]
         headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
@@ -289,6 +301,11 @@ class DirectWriter:
         """Whether write_now may be called: nobody is in the middle of a write, and it is a plain socket."""
         return self._server.is_free
 
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has closed its side, seen though what it sent before was not read."""
+        return self._server.has_left
+
     def write_now(self, data: bytes) -> bytes:
         """Write `data`, framed, as far as the connection takes it at once; return the rest, for write_rest."""
         return self._server.send_now(b"%x\r\n%b\r\n" % (len(data), data))
@@ -309,6 +326,16 @@ class DirectHTTPStream(HTTPStream):
             if isinstance(server, HardenedTCPServer):
                 extensions: dict[str, object] = self.scope["extensions"]  # type: ignore[assignment]
                 extensions[DIRECT_WRITER] = DirectWriter(server)
+
+
+def has_closed(socket: trio.socket.SocketType) -> bool:
+    """Say whether the other side has closed its half, or this one all, whatever there still is to read."""
+    poll = select.poll()
+    try:
+        poll.register(socket.fileno(), getattr(select, "POLLRDHUP", 0))
+    except (OSError, ValueError):
+        return True
+    return bool(poll.poll(0))
 
 
 def _first(error: BaseException) -> BaseException:

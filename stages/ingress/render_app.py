@@ -1,13 +1,14 @@
 """The web application of the renderer: which dialects it has in which mode, and what it says about itself."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import orjson
 from attrs import frozen
 from quart import Response
 
 from stages.ingress import info as facts
-from stages.ingress.app import JSON, App, Generation, bare_app
+from stages.ingress.app import JSON, App, bare_app
 from stages.ingress.dialect import Dialect
 from stages.ingress.dialects import (
     anthropic_count_tokens,
@@ -22,9 +23,12 @@ from stages.ingress.dialects import (
     sglang_parsing,
     tokenize,
 )
+from stages.ingress.dialects.derendering import Submits, derender_dialect
+from stages.ingress.dialects.passing import passing
 from stages.ingress.dialects.rendering import Fields, render_dialect
 from stages.ingress.dialects.strict import strict
 from stages.ingress.info import Info
+from stages.ingress.proxy import Proxy
 from stages.ingress.respond import Serving
 
 READY = "/_sglang_renderer/ready"
@@ -36,23 +40,34 @@ class RenderFacts:
 
     info: Info
     fields: Fields
-    # Asks the engine how it is, giving its status; None where that is left to `elsewhere`, or there is no engine.
+    submits: Submits
+    # Asks the engine how it is, giving its status; None where that is left to the proxy, or there is no engine.
     engine_health: Callable[[], Awaitable[int]] | None = None
     # Whether answers can be generated.
     has_engine: bool = False
-    # Answers what is not served here; None is a 404.
-    elsewhere: Generation | None = None
+    # Has the engine answer what is not served here; None is a 404.
+    proxy: Proxy | None = None
+    # Whether unknown fields are passed over, and streams end with their usage unasked.
     allows_unknown: bool = False
+    tells_usage: bool = False
+    # Whether the render routes take return_hidden_states.
+    hidden_states: bool = False
 
 
 def render_dialects(made: RenderFacts) -> tuple[Dialect, ...]:
     """Return the dialects of a mode, those of the contract held to it."""
-    chat = strict(openai_chat.DIALECT, allows_unknown=made.allows_unknown)
-    completions = strict(openai_completions.DIALECT, allows_unknown=made.allows_unknown)
-    responses, messages = openai_responses.DIALECT, anthropic_messages.DIALECT
+    held = partial(strict, allows_unknown=made.allows_unknown, tells_usage=made.tells_usage)
+    chat, completions = held(passing(openai_chat.DIALECT)), held(passing(openai_completions.DIALECT))
+    responses, messages = passing(openai_responses.DIALECT), passing(anthropic_messages.DIALECT)
+    shown_chat, shown_completions = (
+        held(passing(dialect, hidden_states=made.hidden_states))
+        for dialect in (openai_chat.DIALECT, openai_completions.DIALECT)
+    )
     dialects = [
-        render_dialect(chat, "/v1/chat/completions", made.fields),
-        render_dialect(completions, "/v1/completions", made.fields, is_list=True),
+        render_dialect(shown_chat, "/v1/chat/completions", made.fields),
+        render_dialect(shown_completions, "/v1/completions", made.fields, is_list=True),
+        derender_dialect(chat, "/v1/chat/completions", made.submits),
+        derender_dialect(completions, "/v1/completions", made.submits),
         render_dialect(responses, "/v1/responses", made.fields),
         render_dialect(messages, "/v1/messages", made.fields),
         strict(tokenize.DIALECT, allows_unknown=True),
@@ -61,16 +76,16 @@ def render_dialects(made: RenderFacts) -> tuple[Dialect, ...]:
     ]
     if made.has_engine:
         dialects += [chat, completions, responses, messages]
-        dialects += [ollama_chat.DIALECT, ollama_generate.DIALECT, ollama_show.DIALECT]
-        if made.elsewhere is None:  # else the engine's own
-            dialects.append(sglang_generate.DIALECT)
+        dialects += [passing(ollama_chat.DIALECT), passing(ollama_generate.DIALECT), ollama_show.DIALECT]
+        if made.proxy is None:  # else the engine's own
+            dialects.append(passing(sglang_generate.DIALECT))
     return tuple(dialects)
 
 
 def create_render_app(serving: Serving, made: RenderFacts) -> App:
     """Return the renderer's application."""
     app = bare_app(render_dialects(made), serving)
-    app.elsewhere = made.elsewhere
+    app.proxy = made.proxy
 
     async def ready() -> Response:
         readiness = made.info.readiness()
@@ -92,7 +107,7 @@ def create_render_app(serving: Serving, made: RenderFacts) -> App:
         ("/v1/models", models),
         ("/v1/models/<path:model_id>", model),
     ]
-    if made.elsewhere is None:
+    if made.proxy is None:
         routes.append(("/health", health))
     for path, answer in routes:
         app.add_url_rule(path, f"info {path}", answer, methods=["GET"])

@@ -13,7 +13,7 @@ from functools import partial
 
 import orjson
 import trio
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from stages.errors import (
     Aborted,
@@ -27,12 +27,14 @@ from stages.errors import (
     Unavailable,
 )
 from stages.ingress.aside import Aside
-from stages.ingress.calls import Calls
+from stages.ingress.calls import Calls, HttpCounts
 from stages.ingress.dialect import Collected, Dialect, ErrorBody, Lookup, Parsed
 from stages.ingress.feed import Feed, admit, collect
 from stages.ingress.pieces import write_in_pieces
 from stages.ingress.sink import DirectFeed
 from stages.ingress.wire import JSON_HEADERS, SSE_HEADERS, Wire
+from stages.logs.switches import LogSwitches
+from stages.logs.transcript import OverheardEncoder, transcript_of
 from stages.messages import Detokenized, Tokenized, WorkDone
 from stages.request import Services, look_up
 from stages.settings import IngressSettings
@@ -67,6 +69,12 @@ class Serving:
     # The HTTP requests under way, each until its last byte was handed to its connection.
     answering: set[object] = field(factory=set)
     calls: Calls = field(factory=Calls)
+    http: HttpCounts = field(factory=HttpCounts)
+
+    @property
+    def logs(self) -> LogSwitches:
+        """Return what is logged of calls now."""
+        return self.calls.logs
 
 
 async def respond(
@@ -77,7 +85,10 @@ async def respond(
     When it got where and how it ended is noted on `trail`, whose record is sent.
     """
     trail = trail or Trail(request_id)
-    with serving.calls.recorded(trail):
+    transcript = transcript_of(parsed, serving.logs)
+    if transcript is not None and transcript.has_texts:
+        parsed = evolve(parsed, encoder=OverheardEncoder(parsed.encoder, transcript))
+    with serving.calls.recorded(trail, transcript):
         await _respond(parsed, dialect, request_id, serving, wire, trail)
 
 
@@ -229,7 +240,8 @@ def _told(error: Exception) -> Exception:
     if isinstance(leaf, RequestError | Unavailable | Aborted):
         return leaf
     if isinstance(leaf, EngineFailure):
-        log.error("a request failed: %s", leaf)
+        # What another process did wrong has no traceback of interest here.
+        log.error("a request failed: %s", leaf, exc_info=None if isinstance(leaf, RemoteFailure) else leaf.__cause__)
         return leaf
     log.error("a request failed", exc_info=error)
     return EngineFailure("unexpected error")

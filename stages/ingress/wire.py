@@ -1,6 +1,6 @@
 """How an answer leaves: a status with headers, then bytes, then the end; over ASGI, or straight to the connection."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import trio
@@ -13,6 +13,9 @@ SSE_HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
+
+# Answers of these have no body, nor chunks of one.
+BODILESS = frozenset((204, 304))
 
 Send = Callable[[Any], Awaitable[None]]
 
@@ -54,6 +57,8 @@ class AsgiWire:
 
     def __init__(self, send: Send, scope: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         self.started = False
+        # None until it is out.
+        self.status: int | None = None
         self.written_s = trio.current_time()
         self._send = send
         self._headers = headers
@@ -62,10 +67,15 @@ class AsgiWire:
 
     async def start(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         """Send status and headers, the answer's own after those every answer carries, and a piece of the body."""
-        self.started = True
-        if "content-length" in headers:
-            self._chunked = False
         pairs = [(name.encode(), value.encode("latin-1")) for name, value in {**self._headers, **headers}.items()]
+        await self.start_pairs(status, pairs, body)
+
+    async def start_pairs(self, status: int, pairs: Sequence[tuple[bytes, bytes]], body: bytes = b"") -> None:
+        """Send status and these headers, names in lower case and any of them repeated, and a piece of the body."""
+        self.started = True
+        self.status = status
+        if status in BODILESS or any(name == b"content-length" for name, _ in pairs):
+            self._chunked = False
         head = {"type": "http.response.start", "status": status, "headers": pairs}
         if self._direct is None:
             await self._send(head)
@@ -87,6 +97,11 @@ class AsgiWire:
             await self._direct.write(data)
         else:
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has closed its side, seen though what it sent before was not read; False if unknown."""
+        return self._direct is not None and self._direct.has_left
 
     @property
     def can_write_now(self) -> bool:

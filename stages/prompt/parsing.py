@@ -7,6 +7,7 @@ code, which keeps the order of reasoning and visible text.
 from collections.abc import Iterable, Iterator, Sequence
 
 import trio
+from attrs import evolve
 
 from stages.detokenizer.choice import Choice, Decoding
 from stages.detokenizer.decoding import decoding_of
@@ -119,12 +120,12 @@ def _ended(kind: str, run: list[str]) -> Iterator[TextBlock]:
 
 
 def _calls(deltas: Iterable[Delta]) -> Iterator[ToolCallDelta]:
-    names: dict[int, str] = {}
+    first: dict[int, ToolCallDelta] = {}
     arguments: dict[int, list[str]] = {}
     for delta in deltas:
         for piece in delta.tool_calls:
             if piece.name is not None:
-                names[piece.index] = piece.name
+                first[piece.index] = piece
             arguments.setdefault(piece.index, []).append(piece.arguments)
-    for index, name in names.items():
-        yield ToolCallDelta(index, name, "".join(arguments[index]))
+    for index, piece in first.items():
+        yield evolve(piece, arguments="".join(arguments[index]))

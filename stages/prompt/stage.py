@@ -5,7 +5,6 @@ prompt of a burst does not wait for the last. Each Render is answered on its own
 no other.
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,10 +13,12 @@ from typing import Any
 import trio
 from attrs import evolve, frozen
 
-from stages.errors import CheckpointError, EngineFailure, InvalidRequest, RequestError
+from stages.errors import CheckpointError, EngineFailure, InvalidRequest, RemoteFailure, RequestError
 from stages.inbox import Receive
 from stages.messages import (
     Chat,
+    Decode,
+    Decoded,
     Detokenize,
     Detokenized,
     ParseText,
@@ -29,6 +30,7 @@ from stages.messages import (
     Work,
     WorkDone,
 )
+from stages.prompt.decoding import decoded
 from stages.prompt.jinja.template import open_jinja
 from stages.prompt.parsing import parse_text
 from stages.prompt.segments import Marked, Segment, Template
@@ -37,8 +39,6 @@ from stages.prompt.tokenizer import PromptTokenizer, open_prompt_tokenizer
 from stages.settings import PromptSettings, TemplateSource
 
 MAX_BATCH_PROMPTS = 16
-
-log = logging.getLogger(__name__)
 
 Answer = WorkDone | Exception
 Rendered = tuple[Segment, ...] | Marked
@@ -118,15 +118,16 @@ class Prompter:
                 return self._tokenized(prompt)
             if isinstance(prompt, Detokenize):
                 return self._detokenized(prompt)
+            if isinstance(prompt, Decode):
+                return self._decoded(prompt)
             if isinstance(prompt, ParseText):
                 _check_unicode(prompt.text, "text")
                 return parse_text(prompt, self.tokenizer)
             return self._prompt(self._checked(prompt))
-        except RequestError as error:
+        except (RequestError, RemoteFailure) as error:
             return error
         except Exception as error:
-            log.exception("a prompt could not be rendered")
-            return EngineFailure(f"a prompt could not be rendered: {error!r}")
+            return _failure("a prompt could not be rendered", error)
 
     def _encoded(self, prepared: "list[Rendered | str | Answer]") -> list[Answer]:
         texts = iter(self.tokenizer.encode_texts([item for item in prepared if isinstance(item, str)]))
@@ -149,8 +150,7 @@ class Prompter:
         try:
             return self._encoded([item])[0]
         except Exception as error:
-            log.exception("a prompt could not be tokenized")
-            return EngineFailure(f"a prompt could not be tokenized: {error!r}")
+            return _failure("a prompt could not be tokenized", error)
 
     def _tokenized(self, work: Tokenize) -> Tokenized:
         """Return the ids that generation would have of the same prompts, made by the same code."""
@@ -173,15 +173,35 @@ class Prompter:
         text_of = partial(self.tokenizer.vocabulary.text, skip_special=work.skip_special_tokens)
         return Detokenized(tuple(map(text_of, sequences)))
 
+    def _decoded(self, work: Decode) -> Decoded:
+        """Return what the detokenizer would have told of the same rows."""
+        prompt = work.prompt if isinstance(work.prompt, Prompt) else self._alone(work.prompt)
+        return Decoded(prompt, decoded(work, prompt, self.tokenizer.vocabulary))
+
+    def _alone(self, prompt: "Chat | str | tuple[int, ...]") -> Prompt:
+        (answer,) = self.answers([prompt])
+        if isinstance(answer, Exception):
+            raise answer
+        # Invariant: texts, ids and chats are answered with Prompts.
+        assert isinstance(answer, Prompt)
+        return answer
+
     def _checked(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         size = self.tokenizer.vocab_size
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= size):
             wrong = next(token_id for token_id in token_ids if not 0 <= token_id < size)
-            raise InvalidRequest(f"Token id {wrong} is out of the vocabulary of {size} ids.", "input_ids")
+            raise InvalidRequest(f"Token id {wrong} is out-of-vocabulary: it must be in [0, {size - 1}].", "input_ids")
         return token_ids
 
     def _prompt(self, token_ids: tuple[int, ...]) -> Prompt:
         return Prompt(token_ids, leaves_thinking_open(token_ids, self.tokenizer))
+
+
+def _failure(what: str, error: Exception) -> EngineFailure:
+    """Return what the request fails with; the task that knows whose it is logs it, traceback and all."""
+    failure = EngineFailure(f"{what}: {error!r}")
+    failure.__cause__ = error
+    return failure
 
 
 def open_prompter(settings: PromptSettings) -> Prompter:

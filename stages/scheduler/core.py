@@ -66,7 +66,7 @@ from stages.scheduler.roster import Roster
 from stages.scheduler.rows import Rows
 from stages.scheduler.sessions import Sessions
 from stages.scheduler.sharing import Sharing
-from stages.scheduler.waiting import Waiting
+from stages.scheduler.waiting import Waiting, routing_number
 from stages.settings import SchedulerSettings
 
 TOO_LONG = "Request prompt exceeds the KV memory budget: input_len={}."
@@ -284,8 +284,8 @@ class SchedulerCore:
         self.flights.append(Flight(self._num_steps, step.key, slots, rows))
         return StepPlan(self._num_steps, step)
 
-    def complete(self, step: int, output: StepOutput) -> None:
-        """Take the output of the oldest step in flight; raises EngineFailure when it is another step's."""
+    def complete(self, step: int, output: StepOutput) -> Flight:
+        """Take the output of the oldest step in flight, giving that step; raises EngineFailure for another's."""
         oldest = self.flights[0].step if self.flights else None
         if step != oldest:
             raise EngineFailure(f"step {step} is done but {oldest} is in flight")
@@ -296,6 +296,7 @@ class SchedulerCore:
             self._decoded(flight.rows, output)
         else:
             self._prefilled(flight.rows, output)
+        return flight
 
     def _prefilled(self, rows: Sequence[Row], output: StepOutput) -> None:
         for index, row in enumerate(rows):
@@ -304,6 +305,7 @@ class SchedulerCore:
                 self.memory.land(choice, row.captures)
             self.roster.landed(choice)
             self.intake.served_tokens += row.num_valid
+            self.outbox.counts["prefill_tokens"] += row.num_valid
             if choice.phase is Phase.ENDED:
                 continue
             choice.num_computed = row.start + row.num_valid
@@ -412,6 +414,7 @@ class SchedulerCore:
             used_host_snapshots=self.host.slots.num_used if self.host is not None else 0,
             total_host_snapshots=self.capacity.num_host_slots - 1,
             is_paused=self.is_paused,
+            routing_keys=len(roster.running_keys) - (routing_number(None) in roster.running_keys),
         )
 
 

@@ -1,5 +1,6 @@
 """The scheduler's task: one inbox in, plans to the executor and tokens to the detokenizer out; core.py decides."""
 
+import logging
 from contextlib import suppress
 from typing import assert_never
 
@@ -8,6 +9,7 @@ import trio
 from graphs.step import Capacity
 from stages.channels import Channels
 from stages.errors import EngineFailure
+from stages.logs.batches import BatchLog, retraction_line
 from stages.messages import (
     Arrived,
     Bumped,
@@ -32,6 +34,8 @@ from stages.stats.lossy import StatsSend
 FAILURE_GRACE_S = 2.0
 _FAILURE_POLL_S = 0.02
 
+log = logging.getLogger("trnrt.scheduler")
+
 
 async def run_scheduler(
     settings: SchedulerSettings,
@@ -48,19 +52,22 @@ async def run_scheduler(
     """
     core = SchedulerCore(settings, capacity, channels.admission, load_policy(settings.schedule_policy))
     commands = Commands(core)
+    batches = BatchLog(settings.decode_log_interval)
     with channels.scheduler_receive, channels.plans_send, channels.transfers_send, channels.tokens_send:
         try:
             task_status.started(core)
-            await _serve(core, commands, channels, stats_send)
+            await _serve(core, commands, channels, stats_send, batches)
         finally:
             channels.admission.close()
             commands.close()
 
 
-async def _serve(core: SchedulerCore, commands: Commands, channels: Channels, stats_send: StatsSend) -> None:
+async def _serve(
+    core: SchedulerCore, commands: Commands, channels: Channels, stats_send: StatsSend, batches: BatchLog
+) -> None:
     while not (channels.admission.closed and core.is_idle):
         # A call of its own, so that an idle scheduler keeps no Tokens, and with them no mailbox, alive.
-        await _turn(core, commands, channels, stats_send, await _receive_all(channels, core.next_expiry_s))
+        await _turn(core, commands, channels, stats_send, batches, await _receive_all(channels, core.next_expiry_s))
 
 
 async def _turn(
@@ -68,6 +75,7 @@ async def _turn(
     commands: Commands,
     channels: Channels,
     stats_send: StatsSend,
+    batches: BatchLog,
     messages: list[SchedulerInbox],
 ) -> None:
     for message in messages:
@@ -80,7 +88,8 @@ async def _turn(
                 channels.admission.close()
                 core.drain()
             case StepDone():
-                core.complete(message.step, message.output)
+                flight = core.complete(message.step, message.output)
+                batches.stepped(flight.key.family, len(flight.rows), message.output.device_s, trio.current_time())
                 stats_send.send(Record("device_s", message.output.device_s))
             case StepFailed():
                 await _fail(core, channels, "the device is lost", message.error)
@@ -110,9 +119,14 @@ async def _turn(
     tokens = core.outbox.take()
     if tokens is not None:
         channels.tokens_send.send_nowait(tokens)
-    for name, value in core.outbox.take_counts().items():
+    counts, load = core.outbox.take_counts(), core.load()
+    for name, value in counts.items():
         stats_send.send(Record(name, value))
-    stats_send.send(core.load())
+    stats_send.send(load)
+    if (num_retracted := counts.get("retractions")) is not None:
+        log.warning(retraction_line(num_retracted, core.memory.pressure.share))
+    for line in batches.lines(counts, load, bool(core.flights)):
+        log.info(line)
 
 
 async def _ask_masks(core: SchedulerCore, channels: Channels) -> None:

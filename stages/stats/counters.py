@@ -4,6 +4,8 @@
 |---|---|---|
 | choices_stop, _length, _abort, _error | ended choices | scheduler |
 | prompt_tokens | prompt tokens, once a choice, when its first token is out | scheduler |
+| admissions | choices let in for the first time | scheduler |
+| prefill_tokens | prompt tokens computed, those of retracted choices again | scheduler |
 | cached_tokens_device, _host | prompt tokens found cached, once a choice, at its first admission | scheduler |
 | completion_tokens | generated tokens | scheduler |
 | steps_prefill, steps_decode | finished steps | scheduler |

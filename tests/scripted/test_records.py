@@ -10,6 +10,7 @@ from attrs import asdict
 
 from stages.messages import Finish, RequestRecord
 from stages.settings import IngressSettings
+from stages.trace_context import TraceContext
 from tests.scripted.script import MODEL, Script, call, encoded, script
 from tests.scripted.server import CREATED_S, REQUEST_ID, Exchange, ScriptedServer, by_choice, scripted_server
 
@@ -63,7 +64,7 @@ async def test_a_record_has_the_instants_and_the_counts_of_its_call(autojump_clo
         "outcome": "stop",
         "status": 200,
         "cause": None,
-        "trace": headers["traceparent"],
+        "trace": asdict(TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")),
     }
 
 

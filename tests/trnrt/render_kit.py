@@ -1,8 +1,10 @@
 """The renderer's nursery tree over real sockets, in front of an engine that follows a script."""
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
+from typing import Any
 
 import trio
 from attrs import frozen
@@ -62,3 +64,9 @@ def saying(text: str) -> Script:
         await exchange.done()
 
     return script
+
+
+def events(body: bytes) -> list[Any]:
+    """What a stream of chunks holds, [DONE] as None."""
+    lines = [line[6:] for line in body.decode().split("\n\n") if line.startswith("data: ")]
+    return [None if line == "[DONE]" else json.loads(line) for line in lines]

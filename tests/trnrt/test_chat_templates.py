@@ -40,7 +40,13 @@ def test_a_file_beats_the_entry_and_the_flag_beats_the_file(tmp_path: Path) -> N
 
 def test_without_any_the_reason_is_told(tmp_path: Path) -> None:
     assert "no chat_template" in choose_template(tmp_path).missing
-    assert "deepseek_v32" in choose_template(write(tmp_path, "x"), model_type="deepseek_v32").missing
+    assert "kimi_k3" in choose_template(write(tmp_path, "x"), model_type="kimi_k3").missing
+
+
+def test_a_file_of_the_flags_may_spell_its_newlines_and_the_folders_is_taken_as_it_is(tmp_path: Path) -> None:
+    (write(tmp_path) / "chat_template.jinja").write_text("\na\\nb\n")
+    assert choose_template(tmp_path, str(tmp_path / "chat_template.jinja")).texts == {"default": "a\nb"}
+    assert choose_template(tmp_path).texts == {"default": "\na\\nb\n"}
 
 
 def test_special_tokens_are_texts_or_objects(tmp_path: Path) -> None:

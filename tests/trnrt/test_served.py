@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from stages.errors import CheckpointError, ConfigError
-from stages.messages import Sampling
+from stages.messages import Chat, Prompt, Sampling
+from stages.prompt.stage import open_prompter
+from stages.settings import PromptSettings
 from trnrt.config import Config
 from trnrt.resolve import resolve
 from trnrt.scheduling import scheduler_settings
@@ -42,9 +44,10 @@ def test_nothing_is_left_to_decide_after_resolving() -> None:
 
     config = resolve(Config(), model)
 
-    open_still = [name for name, value in config.flags().items() if value is None or value == "auto"]
+    open_still = {name for name, value in config.flags().items() if value is None or value == "auto"}
     # Limits that may really be absent, and what follows the machine.
-    assert open_still == [
+    assert open_still == {
+        "chat_template",
         "config",
         "request_timeout",
         "uds",
@@ -59,7 +62,7 @@ def test_nothing_is_left_to_decide_after_resolving() -> None:
         "default_priority_value",
         "radix_eviction_policy_config",
         "device_mode",
-    ]
+    }
 
 
 def test_deterministic_keeps_no_prefix_since_decoded_and_prefilled_tokens_differ_in_the_last_bits() -> None:
@@ -102,6 +105,20 @@ def test_openai_sampling_defaults_replace_the_models() -> None:
     sampling = read_served_model(Config(sampling_defaults="openai")).settings.default_sampling
 
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)
+
+
+def test_a_template_of_the_flags_takes_the_place_of_the_cards() -> None:
+    assert read_served_model(Config()).template.native == "glm5"
+    model = read_served_model(Config(chat_template="chatml"))
+    assert model.template.texts.keys() == {"default"}
+    assert model.settings.chat_stop == ("<|endoftext|>", "<|im_end|>")
+    prompter = open_prompter(PromptSettings(str(model.tokenizer_folder), model.template))
+    (prompt,) = prompter.answers([Chat(({"role": "user", "content": "Hi<|user|>"},))])
+    assert isinstance(prompt, Prompt)
+    text = prompter.tokenizer.vocabulary.text(prompt.token_ids)
+    assert text.endswith("<|im_start|>user\nHi<|user|><|im_end|>\n<|im_start|>assistant\n")
+    with pytest.raises(ConfigError, match="--chat-template"):
+        read_served_model(Config(chat_template="nothing"))
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])

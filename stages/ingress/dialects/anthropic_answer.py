@@ -84,7 +84,7 @@ class MessageHead:
         return {**opening, "input": _input(block.text)}
 
     def _call_id(self, block: Block) -> str:
-        return f"toolu_{derived_id(self.id, 'call', block.call)[:24]}"
+        return block.call_id or f"toolu_{derived_id(self.id, 'call', block.call)[:24]}"
 
 
 @define(eq=False)

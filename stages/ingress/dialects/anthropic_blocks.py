@@ -20,9 +20,10 @@ class Block:
 
     index: int
     kind: Kind
-    # A tool_use block's call, by its number in the answer, and the tool's name.
+    # A tool_use block's call, by its number in the answer, the tool's name, and the model's own id of the call.
     call: int | None = None
     name: str = ""
+    call_id: str | None = None
     pieces: list[str] = field(factory=list)
 
     @property
@@ -85,17 +86,17 @@ class Blocks:
 
     def _take_call(self, piece: ToolCallDelta) -> None:
         self.calls.add(piece)
-        block = self._open("tool_use", piece.index, piece.name or "")
+        block = self._open("tool_use", piece.index, piece.name or "", piece.call_id)
         if piece.arguments:
             self._grow(block, piece.arguments)
 
-    def _open(self, kind: Kind, call: int | None = None, name: str = "") -> Block:
+    def _open(self, kind: Kind, call: int | None = None, name: str = "", call_id: str | None = None) -> Block:
         last = self.blocks[-1] if self.blocks else None
         if last is not None:
             if (last.kind, last.call) == (kind, call):
                 return last
             self._changes.append(Closed(last))
-        block = Block(len(self.blocks), kind, call, name)
+        block = Block(len(self.blocks), kind, call, name, call_id)
         self.blocks.append(block)
         self._changes.append(Opened(block))
         return block

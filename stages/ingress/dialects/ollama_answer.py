@@ -115,7 +115,7 @@ class OllamaEncoder:
         self.num_calls_sent += len(known)
         return [
             {
-                "id": call_id(f"{self.call.request_id} {self.call.created_s}", 0, index),
+                "id": by_index[index].call_id or call_id(f"{self.call.request_id} {self.call.created_s}", 0, index),
                 "function": {
                     "index": index,
                     "name": by_index[index].name,

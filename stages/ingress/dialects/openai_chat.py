@@ -142,7 +142,9 @@ def _chat(body: ChatBody, tools: tuple[Tool, ...], template: Mapping[str, Any]) 
     if body.continue_final_message and (messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls")):
         text = "continue_final_message needs a last message of role assistant without tool calls."
         raise invalid("continue_final_message", text)
-    return Chat(messages, tools, template, body.continue_final_message)
+    facts = {"tool_choice": body.tool_choice, "response_format": body.response_format}
+    given = {name: value for name, value in facts.items() if value not in (None, {"type": "text"})}
+    return Chat(messages, tools, template, body.continue_final_message, given)
 
 
 def _budget(body: ChatBody) -> int | None:

@@ -113,6 +113,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
             request_id=request_id or (top.id if len(prompts) == 1 else f"{top.id}_{index}"),
             prompt=prompt,
             prompt_logprobs_from=0 if num_prompt_top is not None or _echoes_scores(body, prompt) else None,
+            engine_rids=_engine_rids(top.id, index, request_id, n),
         )
         for index, (prompt, request_id) in enumerate(zip(prompts, ids, strict=True))
     )
@@ -164,6 +165,13 @@ def _request_ids(body: CompletionBody, num_prompts: int) -> tuple[str | None, Se
         twice = repeated(body.rid)
         raise invalid("rid", f"Duplicate request IDs detected within the request: {twice}")
     return body.rid[0], body.rid
+
+
+def _engine_rids(answer_id: str, index: int, request_id: str | None, n: int) -> tuple[str, ...]:
+    """Return the ids of a prompt's choices for an engine behind this server: the client's own, where each has one."""
+    if request_id is None:
+        return tuple(f"{answer_id}-{index * n + sample}" for sample in range(n))
+    return (request_id,) if n == 1 else tuple(f"{request_id}-{sample}" for sample in range(n))
 
 
 def _budget(body: CompletionBody) -> int:

@@ -10,7 +10,7 @@ from stages.errors import InvalidRequest
 from stages.ingress.dialects.fields import clean, clean_json, shown
 from stages.ingress.dialects.openai_common import invalid, read_body
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_ROLES = ("system", "developer", "user", "assistant", "tool")
 _PART_KEY = {"text": "text", "refusal": "refusal"}
 
 
@@ -64,10 +64,12 @@ def read_messages(raw: list[Any]) -> tuple[Mapping[str, Any], ...]:
 
 def _message(raw: Any, path: str) -> dict[str, Any]:
     wire = read_body(WireMessage, raw, path)
-    role = _ROLES.get(wire.role.lower())
-    if role is None:
+    role = wire.role.lower()
+    if role not in _ROLES:
         raise invalid(f"{path}.role", f"Role '{wire.role[:64]}' is not supported.", "unsupported_value")
     message: dict[str, Any] = {"role": role, "content": _content(wire, role, f"{path}.content")}
+    if isinstance(message["content"], list):
+        message |= _joined(message["content"])
     if role == "assistant":
         _add_assistant_fields(message, wire, path)
     if role == "tool":
@@ -77,12 +79,17 @@ def _message(raw: Any, path: str) -> dict[str, Any]:
     return message
 
 
-def _content(wire: WireMessage, role: str, path: str) -> str | None:
+def _joined(texts: list[str]) -> dict[str, Any]:
+    """Return texts as one content, and apart where there are several: how they join is the template's to say."""
+    return {"content": "".join(texts), **({"parts": texts} if len(texts) > 1 else {})}
+
+
+def _content(wire: WireMessage, role: str, path: str) -> str | list[str] | None:
     if wire.content is None:
         return wire.refusal if role == "assistant" else None
     if isinstance(wire.content, str):
         return wire.content
-    return "".join(_part(part, role, f"{path}.{index}") for index, part in enumerate(wire.content))
+    return [_part(part, role, f"{path}.{index}") for index, part in enumerate(wire.content)]
 
 
 def _part(part: Mapping[str, Any], role: str, path: str) -> str:

@@ -95,13 +95,13 @@ class Output:
 
     def _add_call(self, piece: ToolCallDelta) -> Iterator[EventOf]:
         if piece.name is not None:
-            yield from self._open(self._call(piece.index, piece.name))
+            yield from self._open(self._call(piece, piece.name))
         if piece.arguments:
             yield from self._push(piece.arguments)
 
-    def _call(self, index: int, name: str) -> Item:
+    def _call(self, piece: ToolCallDelta, name: str) -> Item:
         declared = self.showing.catalog.get(name)
-        identity = call_id(self.showing.nonce, 0, index)
+        identity = piece.call_id or call_id(self.showing.nonce, 0, piece.index)
         if declared is None:
             return FunctionCall(self._place(FunctionCall), CallName(identity, name))
         named = CallName(identity, declared.name, declared.namespace)

@@ -20,7 +20,7 @@ from stages.ingress.dialects.openai_messages import parse_arguments
 from stages.ingress.dialects.openai_responses_blob import MAX_UNPACKED_BYTES, unpack
 from stages.ingress.dialects.openai_responses_tools import CUSTOM_INPUT, flat_name
 
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+ROLES = ("system", "developer", "user", "assistant")
 TEXT_PARTS = ("input_text", "output_text", "text")
 
 # Left by other providers, or by tools that run on OpenAI's platform: nothing this model said or can be told.
@@ -223,8 +223,8 @@ def _kind(item: Mapping[str, Any], path: str) -> str:
 
 
 def _read_message(history: History, wire: WireMessage, path: str) -> None:
-    role = ROLES.get(wire.role)
-    if role is None:
+    role = wire.role
+    if role not in ROLES:
         raise invalid(f"{path}.role", f"Role '{wire.role[:64]}' is not supported.", "unsupported_value")
     text = _text(wire.content, f"{path}.content", refusals=role == "assistant")
     if role == "assistant":

@@ -1,6 +1,6 @@
 """The many ways to say how hard to think, to the switches the chat template knows.
 
-From strongest to weakest: chat_template_kwargs, reasoning_effort, reasoning {effort, enabled}, thinking. An effort of
+From strongest to weakest: chat_template_kwargs, reasoning {effort, enabled}, reasoning_effort, thinking. An effort of
 none turns thinking off, any other turns it on.
 """
 
@@ -13,14 +13,22 @@ from stages.ingress.dialects.openai_common import invalid, read_body
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
 HIGHEST_EFFORT = 0.99
+TRUE_WORDS = ("1", "true", "yes", "y", "on")
 
 
 @frozen(kw_only=True)
 class WireReasoning:
-    """reasoning: {effort, enabled}."""
+    """reasoning: {effort, enabled}, under both names that clients have for each."""
 
     effort: str | float | None = None
-    enabled: bool | None = None
+    reasoning_effort: str | float | None = None
+    enabled: bool | float | str | None = None
+    enable: bool | float | str | None = None
+
+    def is_on(self) -> bool | None:
+        """Return whether it asks for thinking, in words, numbers or plainly; None where it does not say."""
+        value = self.enabled if self.enabled is not None else self.enable
+        return value.strip().lower() in TRUE_WORDS if isinstance(value, str) else None if value is None else bool(value)
 
 
 @frozen(kw_only=True)
@@ -60,11 +68,13 @@ def read_template(raw: Mapping[str, Any]) -> dict[str, Any]:
     others = raw.get("chat_template_kwargs") if body.chat_template_kwargs is not None else None
     switches: dict[str, Any] = {key: value for key, value in (others or {}).items() if key not in CHECKED}
     _read_thinking(switches, body.thinking)
-    if body.reasoning is not None:
-        if body.reasoning.enabled is not None:
-            switches["enable_thinking"] = body.reasoning.enabled
-        _read_effort(switches, body.reasoning.effort, "reasoning.effort")
     _read_effort(switches, body.reasoning_effort, "reasoning_effort")
+    if body.reasoning is not None:
+        is_on = body.reasoning.is_on()
+        if is_on is not None:
+            switches["enable_thinking"] = is_on
+        _read_effort(switches, body.reasoning.reasoning_effort, "reasoning.reasoning_effort")
+        _read_effort(switches, body.reasoning.effort, "reasoning.effort")
     _read_kwargs(switches, body.chat_template_kwargs or WireKwargs())
     return switches
 
@@ -83,12 +93,18 @@ def _read_thinking(switches: dict[str, Any], thinking: bool | WireThinking | Non
 def _read_effort(switches: dict[str, Any], effort: str | float | None, param: str) -> None:
     if effort is None:
         return
-    known = effort in EFFORTS if isinstance(effort, str) else 0 <= effort <= HIGHEST_EFFORT
-    if not known:
+    if not (effort in EFFORTS or _is_share(effort)):
         text = f"{param} must be one of {', '.join(EFFORTS)}, or a number from 0 to {HIGHEST_EFFORT}."
         raise invalid(param, text)
     switches["reasoning_effort"] = effort
     switches["enable_thinking"] = effort != "none"
+
+
+def _is_share(effort: str | float) -> bool:
+    try:
+        return 0 <= float(effort) <= HIGHEST_EFFORT
+    except ValueError:
+        return False
 
 
 def _read_kwargs(switches: dict[str, Any], kwargs: WireKwargs) -> None:

@@ -6,35 +6,56 @@ leaves one error in it, and nothing that looks like an answer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from http import HTTPStatus
 from typing import Any
 
 from attrs import evolve, fields
 
-from stages.errors import InvalidRequest, NotFound
+from stages.errors import InvalidRequest
 from stages.ingress.dialect import BodyForm, Call, Collected, Dialect, Encoder, Lookup, Parsed
 from stages.ingress.dialects.common import DONE, frame
+from stages.ingress.dialects.passing import ENGINE_ONLY, PASSED
 from stages.ingress.error_bodies import message_of
 from stages.messages import Event, Prompt
 from stages.settings import ModelSettings
 
 # What OpenAI's own API takes for its billing, storage and telemetry, which changes no answer.
-IGNORED = frozenset(
-    ("model", "store", "metadata", "user", "service_tier", "safety_identifier", "prompt_cache_retention", "verbosity")
+IGNORED = frozenset(("store", "metadata", "user", "service_tier", "safety_identifier", "prompt_cache_retention"))
+# What is the engine's, and cannot be asked of one through its tokens.
+REFUSED = frozenset(
+    (
+        "session_id",
+        "session_params",
+        "conversation_id",
+        "lora_path",
+        "custom_logit_processor",
+        "image_data",
+        "video_data",
+        "audio_data",
+        "mm_hashes",
+    )
 )
 
 
-def strict(dialect: Dialect, *, allows_unknown: bool = False) -> Dialect:
-    """Return a dialect held to the contract; with allows_unknown it passes over fields that it does not know."""
+def strict(dialect: Dialect, *, allows_unknown: bool = False, tells_usage: bool = False) -> Dialect:
+    """Return a dialect held to the contract.
+
+    With allows_unknown it passes over fields that it does not know, with tells_usage streams tell their usage unasked.
+    """
     known = {route.path: _known(route.form) for route in dialect.routes if route.form is not None}
 
     def parse(call: Call, model: ModelSettings) -> Parsed | Lookup:
-        if not allows_unknown and call.path in known:
-            _refuse_unknown(call.body, known[call.path])
-        try:
-            parsed = dialect.parse(call, model)
-        except NotFound as error:  # a model of another name
-            raise InvalidRequest(error.message, error.param, error.code) from None
+        if call.path in known:
+            _refuse(call.body, REFUSED)
+            if not allows_unknown:
+                _refuse(call.body, call.body.keys() - known[call.path])
+        if tells_usage and call.body.get("stream") is True:
+            call = evolve(call, body=_with_usage(call.body))
+        name = call.body.get("model")
+        if isinstance(name, str) and name not in ("", model.served_model_name):
+            raise InvalidRequest(f"The model `{name:.200}` does not exist.", "model", "model_not_found")
+        parsed = dialect.parse(call, model)
         return evolve(parsed, encoder=LateEncoder(parsed.encoder)) if isinstance(parsed, Parsed) else parsed
 
     return evolve(dialect, parse=parse, error=strict_error)
@@ -81,9 +102,14 @@ class LateEncoder:
 
 def _known(form: BodyForm) -> frozenset[str]:
     names = {field.alias for each in form.classes for field in fields(each)}
-    return frozenset((*names, *form.refused, *IGNORED))
+    return frozenset((*names, *form.refused, *IGNORED, *PASSED, *ENGINE_ONLY))
 
 
-def _refuse_unknown(body: Mapping[str, Any], known: frozenset[str]) -> None:
-    if unknown := sorted(body.keys() - known):
-        raise InvalidRequest(f"unsupported request field(s): {', '.join(unknown)}", unknown[0], "unsupported_parameter")
+def _refuse(body: Mapping[str, Any], names: AbstractSet[str]) -> None:
+    if found := sorted(name for name in body.keys() & names if body[name] is not None):
+        raise InvalidRequest(f"unsupported request field(s): {', '.join(found)}", found[0], "unsupported_parameter")
+
+
+def _with_usage(body: dict[str, Any]) -> dict[str, Any]:
+    options = body.get("stream_options")
+    return {**body, "stream_options": {"include_usage": True, **(options if isinstance(options, dict) else {})}}

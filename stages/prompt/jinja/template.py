@@ -69,7 +69,7 @@ class JinjaTemplate:
             raise InvalidRequest(f"This model has no usable chat template: {why}.", "messages", "invalid_value")
         compiled = self.compiled["tool_use" if chat.tools and "tool_use" in self.compiled else "default"]
         marker = self._marker(chat)
-        variables = self._variables(chat, compiled)
+        variables = self._variables(chat, compiled, marker)
         final = _final(chat)
         messages = _messages(chat, compiled, marker)
         if final is not None:
@@ -96,18 +96,18 @@ class JinjaTemplate:
     def _marker(self, chat: Chat) -> Marker:
         texts = control_texts(()) if self.source.trusts_special_tokens else self.texts
         try:
-            mark = free_mark((chat.messages, [tool.definition for tool in chat.tools], chat.template))
+            mark = free_mark((chat.messages, [tool.definition for tool in chat.tools], chat.template, chat.facts))
         except ValueError:
             raise InvalidRequest("The messages use up all private characters.", "messages") from None
         return Marker(texts, mark)
 
-    def _variables(self, chat: Chat, compiled: Compiled) -> dict[str, Any]:
+    def _variables(self, chat: Chat, compiled: Compiled, marker: Marker) -> dict[str, Any]:
         """Return what the template may read besides messages and tools; the request's switches over the defaults."""
-        asked = dict(chat.template)
+        asked: dict[str, Any] = marker.value(chat.template)
         for name, other in (SWITCHES, SWITCHES[::-1]):
             if name in asked:
                 asked.setdefault(other, asked[name])
-        variables = {**self.source.variables, **self.source.defaults, **asked}
+        variables = {**self.source.variables, **marker.value(chat.facts), **self.source.defaults, **asked}
         if compiled.thinking.kind == "switch":
             variables.setdefault(compiled.thinking.name, compiled.thinking.default)
         return variables
@@ -189,13 +189,13 @@ def _cut(text: str, final: str) -> str:
 def _messages(chat: Chat, compiled: Compiled, marker: Marker) -> list[Message]:
     messages = [_message(message, f"messages.{index}", compiled, marker) for index, message in enumerate(chat.messages)]
     if not compiled.traits.takes_developer:
-        messages = [{**each, "role": "system"} if each["role"] == "developer" else each for each in messages]
+        messages = _without_developers(messages)
     if not compiled.traits.takes_late_system:
         messages = _without_late_systems(messages, merges=not compiled.traits.takes_two_users)
-    if compiled.traits.takes_parts_only:
-        for message in messages:
-            if isinstance(message.get("content"), str):
-                message["content"] = [{"type": "text", "text": message["content"]}]
+    for message in messages:
+        parts = message.pop("parts", None)
+        if compiled.traits.takes_parts_only and isinstance(message.get("content"), str):
+            message["content"] = [{"type": "text", "text": text} for text in parts or [message["content"]]]
     return messages
 
 
@@ -205,10 +205,16 @@ def _message(message: Mapping[str, Any], path: str, compiled: Compiled, marker: 
         raise InvalidRequest(f"Unknown message role {role!r}.", f"{path}.role")
     kept = compiled.kept if role == "assistant" else ()
     # Templates ask whether a key is there, not whether it is null.
-    result = {key: marker.value(value, kept) for key, value in message.items() if value is not None and key != "role"}
+    result: Message = {
+        key: [marker.text(text, kept) for text in value] if key == "parts" else marker.value(value, kept)
+        for key, value in message.items()
+        if value is not None and key != "role"
+    }
     result["role"] = role
     if not isinstance(result.get("content", ""), str):
         raise InvalidRequest("The content of a message must be text.", f"{path}.content")
+    if "parts" in result:
+        result["content"] = "\n".join(result["parts"])
     if compiled.traits.needs_content:
         result.setdefault("content", "")
     reasoning = result.pop("reasoning_content", None)
@@ -217,6 +223,7 @@ def _message(message: Mapping[str, Any], path: str, compiled: Compiled, marker: 
             result |= reasoning_fields(reasoning)
         else:
             result["content"] = f"<think>{reasoning}</think>{result.get('content', '')}"
+            result.pop("parts", None)
     if calls := result.pop("tool_calls", None):
         result["tool_calls"] = [_call(call, compiled.traits) for call in calls]
     return result
@@ -228,6 +235,20 @@ def _call(call: Mapping[str, Any], traits: Traits) -> Message:
         arguments = json.dumps(arguments, ensure_ascii=False)
     function = {"name": call.get("name", ""), "arguments": arguments}
     return {**({"id": call["id"]} if call.get("id") else {}), "type": "function", "function": function}
+
+
+def _without_developers(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with developers' as systems', joined with the first system's where they follow it."""
+    result: list[Message] = []
+    for message in messages:
+        is_developers = message["role"] == "developer"
+        turn = {**message, "role": "system"} if is_developers else message
+        if is_developers and len(result) == 1 and result[0]["role"] == "system":
+            texts = [text for text in (result[0].get("content"), turn.get("content")) if text]
+            result = [{"role": "system", "content": "\n\n".join(texts)}]
+        else:
+            result.append(turn)
+    return result
 
 
 def _without_late_systems(messages: Sequence[Message], *, merges: bool) -> list[Message]:

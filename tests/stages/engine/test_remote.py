@@ -13,6 +13,8 @@ from stages.engine.http_client import connector
 from stages.engine.origin import Origin
 from stages.errors import Draining, InvalidRequest, QueueFull
 from stages.messages import Delta, Event
+from stages.trace_context import TraceContext
+from stages.trail import Trail
 from tests.fake_engine import STOP, Exchange, counting, never
 from tests.stages.engine.kit import answer_of, remote_engine, submits_of
 
@@ -435,3 +437,17 @@ async def test_an_engine_is_spoken_to_by_tls_and_one_with_an_unknown_certificate
                         _, [end] = await answer_of(remote, within_s=10)
                         assert end.finish.status == status, end
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("state", ["", "a=1"])
+async def test_every_choice_takes_its_calls_trace_to_the_engine(state: str, autojump_clock: Any) -> None:
+    trace = TraceContext("0" * 31 + "1", "0" * 15 + "2", state=state)
+    async with remote_engine(counting(1)) as remote:
+        await answer_of(remote, n=2, trail=Trail("r", trace=trace))
+        await answer_of(remote, trail=Trail("r"))
+        await answer_of(remote)
+    traced, untraced = remote.fake.exchanges[:2], remote.fake.exchanges[2:]
+    for exchange in traced:
+        assert exchange.headers["traceparent"] == f"00-{'0' * 31}1-{'0' * 15}2-01"
+        assert exchange.headers.get("tracestate", "") == state
+    assert all("traceparent" not in exchange.headers for exchange in untraced)

@@ -12,6 +12,7 @@ from stages.engine.port import Order
 from stages.errors import Draining, EngineFailure
 from stages.ingress.admin import FLUSHED, Admin
 from stages.ingress.respond import Serving
+from stages.logs.switches import LogSwitches
 from stages.messages import CloseSession, CommandResult, FlushCache, OpenSession, Pause, Resume
 from stages.settings import IngressSettings
 from tests.fakes import Aborted, Fakes, fake_services, silent
@@ -248,6 +249,27 @@ async def test_the_level_of_the_log_can_be_set_while_serving(method: str, root_l
         assert root_logger.level == logging.WARNING
 
 
+async def test_what_is_logged_of_requests_can_be_set_while_serving_and_null_leaves_it() -> None:
+    async with running(silent) as server:
+        logs = server.app.serving.logs
+        wanted = {"log_requests": True, "log_requests_level": 2, "log_requests_format": "json", "access_log": True}
+        assert (await ask(server.port, "/configure_logging", wanted)).status == 200
+        assert logs == LogSwitches(True, 2, "json", True)
+        nothing = dict.fromkeys(wanted)
+        assert (await ask(server.port, "/configure_logging", nothing)).status == 200
+        assert logs == LogSwitches(True, 2, "json", True)
+        assert (await ask(server.port, "/configure_logging", {"log_requests": False})).status == 200
+        assert logs == LogSwitches(False, 2, "json", True)
+
+
+async def test_of_an_order_about_the_log_all_is_done_or_nothing(root_logger: logging.Logger) -> None:
+    async with running(silent) as server:
+        before = root_logger.level
+        body = {"log_level": "error", "log_requests": True, "log_requests_level": 9}
+        assert (await ask(server.port, "/configure_logging", body)).status == 400
+        assert (root_logger.level, server.app.serving.logs) == (before, LogSwitches())
+
+
 @pytest.mark.parametrize(
     ("path", "body", "text"),
     [
@@ -263,7 +285,10 @@ async def test_the_level_of_the_log_can_be_set_while_serving(method: str, root_l
             {"log_level": "loud"},
             "log_level must be one of debug, info, warning, error, got 'loud'.",
         ),
-        ("/configure_logging", {"log_requests": True}, "log_requests is not supported"),
+        ("/configure_logging", {"log_requests_level": 4}, "log_requests_level must be between 0 and 3, got 4."),
+        ("/configure_logging", {"log_requests_level": -1}, "log_requests_level must be between 0 and 3, got -1."),
+        ("/configure_logging", {"log_requests_format": "xml"}, "log_requests_format must be one of auto, text, json"),
+        ("/configure_logging", {"access_log": "yes"}, "access_log must be a boolean"),
         ("/configure_logging", {"dump_requests_folder": "/tmp/x"}, "dump_requests_folder is not supported"),
         ("/configure_logging", {"crash_dump_folder": "/tmp/x"}, "crash_dump_folder is not supported"),
         ("/configure_logging", {"log_requests_level": "3"}, "log_requests_level must be an integer"),

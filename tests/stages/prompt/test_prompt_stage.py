@@ -95,7 +95,7 @@ async def test_a_bad_prompt_is_answered_with_its_error_and_disturbs_no_other(set
     prompts = ["a", (size,), (-1,), Chat(({"role": "nobody"},)), "\ud800", chat("\udfff"), chat("b"), (size - 1,)]
     got = await answers(settings, *prompts)
     assert [type(answer) for answer in got] == [Prompt, *[InvalidRequest] * 5, Prompt, Prompt]
-    assert "out of the vocabulary" in str(got[1])
+    assert "out-of-vocabulary" in str(got[1])
     assert isinstance(got[1], InvalidRequest)
     assert got[1].param == "input_ids"
 
@@ -179,6 +179,7 @@ def test_a_prompt_the_library_chokes_on_fails_alone(settings: PromptSettings) ->
     good, bad, chatted = choking.answers(["good", "bad", chat("Hi")])
     assert good == Prompt(ids("good"), in_reasoning=False)
     assert isinstance(bad, EngineFailure)
+    assert bad.__cause__ is not None, "whoever logs it has no traceback"
     assert isinstance(chatted, Prompt)
 
 
@@ -187,6 +188,7 @@ def test_a_template_that_breaks_on_one_chat_spares_the_others(settings: PromptSe
     broken = Chat(({"role": "user", "content": "a"},), (Tool("f", {"name": {1, 2}}),))
     failed, good = prompter.answers([broken, "good"])
     assert isinstance(failed, EngineFailure)
+    assert failed.__cause__ is not None, "whoever logs it has no traceback"
     assert good == Prompt(ids("good"), in_reasoning=False)
 
 

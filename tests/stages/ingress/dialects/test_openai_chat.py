@@ -19,6 +19,7 @@ from stages.ingress.dialects.openai_chat import DIALECT
 from stages.ingress.dialects.openai_chat_answer import ChatEncoder
 from stages.messages import Ask, Chat, Delta, Ended, Finish, Limits, Sampling, TokenLogprob, ToolCallDelta, Usage
 from tests.stages.ingress.dialects.kit import (
+    ABLE,
     EOS,
     MODEL,
     PROMPT,
@@ -128,7 +129,12 @@ def test_rid_names_answer_and_request_and_request_id_is_a_part_of_both() -> None
         ({"reasoning_effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False}),
         ({"reasoning_effort": "low"}, {"reasoning_effort": "low", "enable_thinking": True}),
         ({"reasoning_effort": 0.3}, {"reasoning_effort": 0.3, "enable_thinking": True}),
+        ({"reasoning_effort": "0.3"}, {"reasoning_effort": "0.3", "enable_thinking": True}),
         ({"reasoning": {"enabled": False}}, {"enable_thinking": False}),
+        ({"reasoning": {"enabled": "Yes"}}, {"enable_thinking": True}),
+        ({"reasoning": {"enable": "no"}}, {"enable_thinking": False}),
+        ({"reasoning": {"enable": 1}}, {"enable_thinking": True}),
+        ({"reasoning": {"reasoning_effort": "low"}}, {"reasoning_effort": "low", "enable_thinking": True}),
         ({"reasoning": {"effort": "high"}}, {"reasoning_effort": "high", "enable_thinking": True}),
         ({"reasoning": {"effort": "none", "enabled": True}}, {"reasoning_effort": "none", "enable_thinking": False}),
         ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
@@ -166,6 +172,16 @@ def test_tools_are_parsed_with_auto_and_neither_shown_nor_parsed_with_none() -> 
     assert not ask_of(tools=[]).form.parse_tools
 
 
+def test_what_else_a_template_may_read_is_told() -> None:
+    assert chat_of().facts == {}
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    chat = chat_of(tools=tools, tool_choice="auto", response_format={"type": "text"})
+    assert chat.facts == {"tool_choice": "auto"}
+    (ask,) = parse(DIALECT, {**HELLO, "response_format": {"type": "json_object"}}, ABLE).asks
+    assert isinstance(ask.prompt, Chat)
+    assert ask.prompt.facts == {"response_format": {"type": "json_object"}}
+
+
 def test_messages_become_neutral() -> None:
     messages = [
         {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief"}]},
@@ -185,7 +201,7 @@ def test_messages_become_neutral() -> None:
         {"role": "User", "content": "\ud83d!"},
     ]
     assert chat_of(messages=messages).messages == (
-        {"role": "system", "content": "Be brief"},
+        {"role": "developer", "content": "Be brief", "parts": ["Be ", "brief"]},
         {"role": "user", "content": ""},
         {
             "role": "assistant",

@@ -73,7 +73,7 @@ def test_an_agents_whole_body_is_understood() -> None:
     assert asked.session == "conversation"
     assert asked.request_id == "resp_" + "f" * 32
     assert [message["role"] for message in asked.prompt.messages] == [
-        "system", "system", "user", "assistant", "tool", "tool",
+        "system", "developer", "user", "assistant", "tool", "tool",
     ]  # fmt: skip
     assert asked.prompt.messages[3] == {
         "role": "assistant",

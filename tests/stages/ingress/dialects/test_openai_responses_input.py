@@ -70,7 +70,7 @@ def test_messages_of_every_form_are_text() -> None:
         {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "no"}], "phase": "final"},
     ) == [
         {"role": "user", "content": "x"},
-        {"role": "system", "content": "abc"},
+        {"role": "developer", "content": "abc"},
         {"role": "system", "content": ""},
         {"role": "assistant", "content": "no"},
     ]

@@ -234,7 +234,9 @@ async def test_an_id_outside_the_vocabulary_is_a_400_that_names_it(folder: str, 
             reply = await ask(server.port, path, {"tokens": tokens})
             assert reply.status == 400
             wrong = (tokens[-1] if isinstance(tokens[0], list) else tokens)[-1]
-            message = f"Error decoding tokens: Token id {wrong} is out of the vocabulary of {tag('<|video|>') + 1} ids."
+            message = (
+                f"Error decoding tokens: Token id {wrong} is out-of-vocabulary: it must be in [0, {tag('<|video|>')}]."
+            )
             assert reply.json["message"].startswith(message)
             assert reply.json["error"]["message"] == reply.json["message"]
             assert reply.json["error"]["param"] == "tokens"

@@ -135,6 +135,35 @@ def test_messages_come_in_the_shape_the_template_takes() -> None:
     assert text_of(opened(ROLES), {"role": "assistant", "content": None}) == "[assistant]"
 
 
+def test_a_developer_right_behind_the_system_is_part_of_it_where_the_template_knows_no_developers() -> None:
+    knows_none = (
+        "{% for m in messages %}{% if m.role == 'developer' %}{{ raise_exception('?') }}{% endif %}{% endfor %}"
+    )
+    system, developer = {"role": "system", "content": "s"}, {"role": "developer", "content": "d"}
+    assert text_of(opened(knows_none + ROLES), system, developer, USER) == "[system]s\n\nd[user]u"
+    assert text_of(opened(knows_none + ROLES), system, USER, developer) == "[system]s[user]u[system]d"
+
+
+def test_parts_are_parts_where_the_template_takes_them_and_lines_elsewhere() -> None:
+    message = {"role": "user", "content": "ab", "parts": ["a", "b"]}
+    assert text_of(opened(ROLES), message) == "[user]a\nb"
+    takes_parts = "{% for m in messages %}{% for p in m.content %}({{ p['text'] }}){% endfor %}{% endfor %}"
+    assert text_of(opened(takes_parts), message, USER) == "(a)(b)(u)"
+    answer = {"role": "assistant", "content": "<think>w</think>\n\na", "parts": ["<think>w</think>", "\n\na"]}
+    assert style("qwen3")(Chat((USER, answer, USER))).mark is None
+
+
+def test_a_template_reads_what_else_the_request_says_and_what_it_writes_there_stays_text() -> None:
+    template = opened(
+        "{{ tool_choice }}|{{ (response_format or {}).type }}|{{ documents }}", ("<|end|>",), defaults={"a": 1}
+    )
+    facts = {"tool_choice": "auto", "response_format": {"type": "<|end|>"}}
+    rendered = template(Chat((USER,), facts=facts, template={"documents": "<|end|>", "tool_choice": "mine"}))
+    assert rendered.mark is not None
+    assert rendered.text == f"mine|<{rendered.mark}|end|>|<{rendered.mark}|end|>"
+    assert template(Chat((USER,))).text == "||"
+
+
 def test_reasoning_is_put_back_where_the_template_does_not_read_it() -> None:
     answer = {"role": "assistant", "content": "ans", "reasoning_content": "why"}
     assert text_of(opened(ROLES), USER, answer) == "[user]u[assistant]<think>why</think>ans"

@@ -1,0 +1,1 @@
+"""What a production log says: read, summed up, printed and drawn."""
