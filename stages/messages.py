@@ -770,6 +770,8 @@ class Load:
     used_host_snapshots: int = 0
     total_host_snapshots: int = 0
     is_paused: bool = False
+    # Distinct routing keys of what runs.
+    routing_keys: int = 0
 
 
 StatsInbox = Record | RequestRecord | TokenGaps | Load
