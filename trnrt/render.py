@@ -129,7 +129,7 @@ def _run_workers(config: RenderConfig, args: Sequence[str], bound: socket.socket
     port = 0 if settings.unix_socket is not None else bound.getsockname()[1]
 
     def tell_ready() -> None:
-        log.info("listening on %s with %d workers, %s", address(settings, port), config.workers, config.mode)
+        log.info("listening on %s (%s, %d workers)", address(settings, port), config.mode, config.workers)
 
     async def run() -> int:
         workers = Workers(config.workers, spawner(("render", *args), bound, os.environ), config.drain_timeout)
@@ -215,7 +215,7 @@ async def serve_render(
                 gc.freeze()
                 gc.set_threshold(10_000, 10, 7)  # as in serve.py
                 if server.seat is None:
-                    log.info("listening on %s, %s", address(settings, server.port), server.config.mode)
+                    log.info("listening on %s (%s)", address(settings, server.port), server.config.mode)
                 else:
                     server.seat.tell_ready()
                 task_status.started(server)
@@ -340,11 +340,13 @@ def _facts(server: RenderServer) -> RenderFacts:
     return RenderFacts(
         info,
         server.renderer.fields,
+        server.renderer.submits,
         engine_health=None if engine is None else partial(health_of, engine.client),
         proxy=server.proxy,
         has_engine=engine is not None,
         allows_unknown=config.allow_unknown_fields,
         tells_usage=config.stream_response_default_include_usage,
+        hidden_states=config.enable_return_hidden_states,
     )
 
 

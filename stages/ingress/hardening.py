@@ -20,6 +20,8 @@ What is wrong without it, each found by test (tests/stages/ingress/test_hardenin
   then holds the connection's task for the whole keep-alive timeout. Cure: nothing idles once the reader has ended.
 - *HTTP/2 has holes of its own.* A client that grants no window holds its request for ever: the wait is not a write, and
   nothing ends it. Cure: HTTP/1 only; TLS does not offer HTTP/2, the offer h2c is ignored, and its preface is a 505.
+- *Two ends of one body.* Of a request with a length and a transfer coding a proxy in front may have believed the other
+  one, and what follows would be another client's. Cure: it is refused and the connection closed.
 - *A stalled TLS handshake holds up a shutdown* for the whole drain. Cure: it ends with the server.
 - *Over TLS an end looks like a cut.* Streams are closed without TLS's close_notify, so the end of a body that has no
   length (HTTP/1.0) is an error to careful clients. Cure: it is sent, and waits no longer than any write.
@@ -261,6 +263,10 @@ class HardenedH11Protocol(H11Protocol):
     async def _create_stream(self, request: h11.Request) -> None:
         if not request.http_version.startswith(b"1."):
             await self._send_error_response(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+            await self.send(Closed())
+            return
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:
+            await self._send_error_response(HTTPStatus.BAD_REQUEST)
             await self.send(Closed())
             return
         # h11 stops reading behind a request that offers an upgrade, and so would never see its client leave.

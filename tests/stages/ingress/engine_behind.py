@@ -27,6 +27,8 @@ class Asked:
     method: str
     headers: list[tuple[str, str]]
     client: Client
+    # All that came with the head.
+    raw: bytes = b""
     # When the proxy has closed the connection.
     closed: trio.Event = field(factory=trio.Event)
 
@@ -87,11 +89,12 @@ async def raw_engine(answer: Answer) -> AsyncIterator[Behind]:
             with suppress(*LOST, AssertionError):
                 async with stream:
                     client = Client(stream)
-                    head = (await client.until(b"\r\n\r\n")).decode("latin-1").strip()
+                    raw = await client.until(b"\r\n\r\n")
+                    head = raw.decode("latin-1").strip()
                     first, *lines = head.split("\r\n")
                     method, target, _ = first.split(" ")
                     pairs = [(name.lower(), text) for name, _, text in (line.partition(": ") for line in lines)]
-                    asked = Asked(target, method, pairs, client)
+                    asked = Asked(target, method, pairs, client, raw + client.buffer)
                     behind.asked.append(asked)
                     await answer(asked)
 

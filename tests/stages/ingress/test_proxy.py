@@ -426,6 +426,26 @@ async def test_what_two_servers_could_read_differently_is_refused(request_lines:
         assert behind.asked == []
 
 
+@pytest.mark.parametrize("target", ["/x", "/text"])
+@pytest.mark.parametrize(
+    "framings",
+    [
+        ["content-length: 4", "transfer-encoding: chunked"],
+        ["transfer-encoding: chunked", "content-length: 40"],
+        ["content-length: 4", "content-length: 5"],
+        ["transfer-encoding: chunked", "transfer-encoding: chunked"],
+        ["transfer-encoding: chunked, chunked"],
+    ],
+)
+async def test_behind_a_body_whose_end_is_anyones_guess_nothing_is_read(framings: list[str], target: str) -> None:
+    async with proxied(fine) as (server, behind), connected(server.port) as client:
+        tail = b"0\r\n\r\n" + lines("GET /smuggled HTTP/1.1", "host: x")
+        await client.send(lines(f"POST {target} HTTP/1.1", "host: x", *framings) + tail)
+        answer = await client.to_end()
+        assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 "))
+        assert (answer.count(b"HTTP/1.1"), behind.asked) == (1, [])
+
+
 async def test_a_folded_header_reaches_the_engine_on_one_line() -> None:
     async with proxied(fine) as (server, behind), connected(server.port) as client:
         assert (await client.get("/x", headers=["x-folded: a\r\n b\r\n\tc"])).status == 200
