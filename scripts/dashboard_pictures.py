@@ -54,7 +54,9 @@ def main() -> None:
             with standing() as stand:
                 page = chromium.new_page(viewport=viewport, color_scheme=scheme, reduced_motion="reduce")
                 page.goto(stand.url)
-                for at_s in range(300):
+                stand.send(make(0))
+                page.locator("#link[data-state=live]").wait_for()
+                for at_s in range(1, 300):
                     stand.send(make(at_s))
                 page.wait_for_timeout(2_500)
                 picture = Image.open(BytesIO(page.screenshot()))

@@ -58,7 +58,7 @@ def routes() -> Iterable[str]:
     from stages.ingress.respond import Serving
     from stages.settings import IngressSettings
 
-    app = create_app(find_dialects(), Serving(None, IngressSettings()), None)
+    app = create_app(find_dialects(), Serving(None, IngressSettings(enable_metrics=True)), None)
     yield "| route | methods | dialect |"
     yield "|---|---|---|"
     for rule in sorted(app.url_map.iter_rules(), key=lambda rule: (rule.rule, sorted(rule.methods))):
@@ -140,6 +140,39 @@ def messages() -> Iterable[str]:
                 yield f"| `{name}` | {route} | {what.splitlines()[0]} |"
 
 
+def statistics() -> Iterable[str]:
+    """Tell every class of /v1/stats field by field, a class where it is first met."""
+    from stages.stats import statistics as module
+
+    yield "| object | field | type | what |"
+    yield "|---|---|---|---|"
+    classes = [value for value in vars(module).values() if isinstance(value, type) and attrs.has(value)]
+    order = ["Statistics", "Windows", "Window", "Day", "Latency", "Stage", "Engine", "Tier", "Pages"]
+    rest = [cls.__name__ for cls in classes if cls.__name__ not in order]
+    for name in [*order, *rest]:
+        cls = getattr(module, name)
+        inherited = {field.name for base in cls.__mro__[1:] if attrs.has(base) for field in attrs.fields(base)}
+        for field in attrs.fields(cls):
+            if field.name not in inherited:
+                kind = getattr(field.type, "__name__", None) if isinstance(field.type, type) else str(field.type)
+                kind = re.sub(r"stages\.stats\.statistics\.|collections\.abc\.", "", str(kind))
+                kind = re.sub(r"tuple\[(\w+), \.\.\.\]", r"list of \1", kind).replace(
+                    "Mapping[str, int]", "counts by name"
+                )
+                yield f"| {name} | `{field.name}` | {kind.replace(' | None', ' or null')} | {field.metadata['text']} |"
+
+
+def metrics() -> Iterable[str]:
+    from stages.stats.metrics import FAMILIES
+
+    yield "| name | type | labels | what |"
+    yield "|---|---|---|---|"
+    for family in FAMILIES:
+        name = family.name + ("_total" if family.kind == "counter" else "")
+        text = family.text + ("" if not family.of_engine else " *")
+        yield f"| `{name}` | {family.kind} | {', '.join(f'`{label}`' for label in family.labels)} | {text} |"
+
+
 TABLES: dict[str, tuple[str, Callable[[], Iterable[str]]]] = {
     "flags": ("docs/CONFIGURATION.md", flags),
     "render flags": ("docs/CONFIGURATION.md", render_flags),
@@ -147,6 +180,8 @@ TABLES: dict[str, tuple[str, Callable[[], Iterable[str]]]] = {
     "messages": ("stages/README.md", messages),
     "fields": ("docs/API.md", fields),
     "routes": ("docs/API.md", routes),
+    "statistics": ("docs/API.md", statistics),
+    "metrics": ("docs/API.md", metrics),
 }
 
 

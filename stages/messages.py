@@ -5,7 +5,7 @@ Messages are frozen and never changed after sending. Orders are imperative (Subm
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import trio
@@ -211,7 +211,18 @@ class ParseText:
     tools: tuple[Tool, ...] = ()
 
 
-Work = Chat | str | tuple[int, ...] | Tokenize | Detokenize | ParseText
+@frozen(eq=False)
+class Decode:
+    """What the tokens of an answer that somebody else generated say; a parser of None is off."""
+
+    prompt: "Chat | str | tuple[int, ...] | Prompt"
+    # Makes the tokens, once the prompt is known.
+    rows: "Callable[[Prompt], Sequence[TokensRow]]"
+    reasoning_parser: str | None = None
+    tool_parser: str | None = None
+
+
+Work = Chat | str | tuple[int, ...] | Tokenize | Detokenize | ParseText | Decode
 
 
 @frozen(eq=False)
@@ -261,7 +272,15 @@ class TextBlock:
     text: str
 
 
-WorkDone = Prompt | Tokenized | Detokenized | ParsedText
+@frozen(eq=False)
+class Decoded:
+    """prompt stage -> request task: the prompt, and the events of each row."""
+
+    prompt: Prompt
+    events: "tuple[tuple[Event, ...], ...]"
+
+
+WorkDone = Prompt | Tokenized | Detokenized | ParsedText | Decoded
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -770,6 +789,8 @@ class Load:
     used_host_snapshots: int = 0
     total_host_snapshots: int = 0
     is_paused: bool = False
+    # Distinct routing keys of what runs.
+    routing_keys: int = 0
 
 
 StatsInbox = Record | RequestRecord | TokenGaps | Load

@@ -33,6 +33,7 @@ class IngressSettings:
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
     ssl_keyfile_password: str | None = None
+    enable_metrics: bool = False
     # The share of calls without a trace that begin one; None where nothing is traced.
     trace_sample_ratio: float | None = None
 

@@ -1,4 +1,7 @@
-"""A checkpoint's tokenizer.json: where it is found, that it is whole, and which of its ids are added tokens."""
+"""A checkpoint's tokenizer.json: where it is found, that it is whole, and which of its ids are added tokens.
+
+A tiktoken vocabulary is read as the tokenizer.json it would be.
+"""
 
 import json
 from collections.abc import Mapping
@@ -8,6 +11,7 @@ from typing import Any
 from attrs import frozen
 
 from stages.errors import CheckpointError
+from stages.tiktoken_file import find_ranks, tokenizer_json
 
 FILE_NAME = "tokenizer.json"
 
@@ -49,12 +53,16 @@ class TokenizerFile:
 
 
 def read_tokenizer_file(path: str) -> TokenizerFile:
-    """Read a tokenizer.json, or the one in a folder; raises CheckpointError naming the file and what it lacks."""
+    """Read a tokenizer.json, or the one in a folder, or what a folder's tiktoken vocabulary comes to.
+
+    Raises CheckpointError naming the file and what it lacks.
+    """
     file = Path(path)
     if file.is_dir():
         file = file / FILE_NAME
+    ranks = None if file.is_file() else find_ranks(file.parent)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8") if ranks is None else tokenizer_json(ranks)
         spec = json.loads(text)
         added = tuple(
             AddedToken(int(token["id"]), str(token["content"]), bool(token.get("special", False)))

@@ -53,6 +53,7 @@ class HttpConfig:
     allowed_origins: str = setting("*", "http", "origins of web pages that may call, by commas; * is any")
 
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "logging", "least severe line to log")
+    enable_metrics: bool = setting(False, "logging", "serve Prometheus metrics at /metrics, without a key")
     log_format: Literal["text", "json"] = setting("text", "logging", "form of log lines: for people, or JSON")
     log_requests: bool = setting(False, "logging", "a line for every request as it ends")
     log_requests_level: int = setting(

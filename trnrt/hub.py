@@ -18,6 +18,7 @@ SMALL_FILES = (
     "special_tokens_map.json",
     "*.tiktoken",
     "tiktoken.model",
+    "tokenization_*.py",
     "chat_template.json",
     "*.jinja",
     "encoding/encoding_dsv32.py",

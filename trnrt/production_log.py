@@ -40,6 +40,7 @@ async def production_log(
     prodlog = open_prodlog(Path(config.prod_dir), config.prod_max_mb * MIB, run)
     prodlog.start()
     stats.taps.append(prodlog.tap)
+    stats.sources.lost["production_log"] = lambda: prodlog.writer.num_lost
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(contained(run_gauges, "gauges"), load, lambda: stats.send.num_lost, prodlog)

@@ -35,6 +35,8 @@ from stages.engine.origin import parse_origin
 from stages.engine.remote import RemoteEngine, client_of, run_remote_engine
 from stages.engine.rendering import Renderer
 from stages.errors import EngineFailure
+from stages.inbox import Inbox
+from stages.ingress.app import add_stats_routes
 from stages.ingress.info import Info
 from stages.ingress.proxy import Proxy
 from stages.ingress.render_app import RenderFacts, create_render_app
@@ -52,6 +54,7 @@ from trnrt.observing import calls_of, check_traces, open_traces
 from trnrt.production_log import check_production_log, production_log
 from trnrt.render_config import RenderConfig, forwarding_rules
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
+from trnrt.stats_sources import render_sources
 from trnrt.supervise import contained, linked
 from trnrt.workers import Seat, Workers, run_workers, seat_of, spawner, unless
 
@@ -75,9 +78,14 @@ class RenderServer(Running):
     # What opens a connection to the engine; None is the network.
     connect: Connect | None = None
     prompts: "tuple[trio.MemorySendChannel[Render], trio.MemoryReceiveChannel[Render]]" = field(init=False)
+    # What its stages read, one a prompt stage.
+    prompt_inboxes: list[Inbox[Render]] = field(factory=list)
+    tokens: "tuple[trio.MemorySendChannel[Tokens], Inbox[Tokens]]" = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.prompts = trio.open_memory_channel[Render](self.config.queue_capacity)
+        tokens_send, tokens_receive = trio.open_memory_channel[Tokens](math.inf)
+        self.tokens = tokens_send, Inbox(tokens_receive)
 
     @property
     def renderer(self) -> Renderer:
@@ -121,7 +129,7 @@ def _run_workers(config: RenderConfig, args: Sequence[str], bound: socket.socket
     port = 0 if settings.unix_socket is not None else bound.getsockname()[1]
 
     def tell_ready() -> None:
-        log.info("listening on %s with %d workers, %s", address(settings, port), config.workers, config.mode)
+        log.info("listening on %s (%s, %d workers)", address(settings, port), config.mode, config.workers)
 
     async def run() -> int:
         workers = Workers(config.workers, spawner(("render", *args), bound, os.environ), config.drain_timeout)
@@ -195,7 +203,9 @@ async def serve_render(
             server.serving = Serving(
                 services(server), settings, calls=calls_of(server.config, server.stats.send.send, server.traces)
             )
+            server.stats.sources = render_sources(server, server.serving)
             app = create_render_app(server.serving, _facts(server))
+            add_stats_routes(app, server.stats)
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)
                 if server.phase == "starting":  # a signal may have come first
@@ -205,7 +215,7 @@ async def serve_render(
                 gc.freeze()
                 gc.set_threshold(10_000, 10, 7)  # as in serve.py
                 if server.seat is None:
-                    log.info("listening on %s, %s", address(settings, server.port), server.config.mode)
+                    log.info("listening on %s (%s)", address(settings, server.port), server.config.mode)
                 else:
                     server.seat.tell_ready()
                 task_status.started(server)
@@ -226,7 +236,7 @@ def services(server: RenderServer) -> Services:
 async def _start_stages(server: RenderServer, nursery: trio.Nursery) -> None:
     settings = server.model.settings
     tokenizer = str(server.model.tokenizer_folder)
-    tokens_send, tokens_receive = trio.open_memory_channel[Tokens](math.inf)
+    tokens_send, tokens_receive = server.tokens
 
     def stage(run: Callable[..., Awaitable[None]], name: str) -> Callable[..., Awaitable[None]]:
         return linked(run, name, lambda: server.phase == "draining", partial(tell_clients, server))
@@ -256,7 +266,8 @@ async def _start_stages(server: RenderServer, nursery: trio.Nursery) -> None:
     if server.seat is not None:
         nursery.start_soon(_drain_without_parent, server, server.seat)
     for _ in range(server.config.tokenizer_workers):
-        prompts = server.prompts[1].clone()
+        prompts = Inbox(server.prompts[1].clone())
+        server.prompt_inboxes.append(prompts)
         await nursery.start(
             stage(run_prompt_stage, "prompt"), PromptSettings(tokenizer, server.model.template), prompts
         )
@@ -329,11 +340,13 @@ def _facts(server: RenderServer) -> RenderFacts:
     return RenderFacts(
         info,
         server.renderer.fields,
+        server.renderer.submits,
         engine_health=None if engine is None else partial(health_of, engine.client),
         proxy=server.proxy,
         has_engine=engine is not None,
         allows_unknown=config.allow_unknown_fields,
         tells_usage=config.stream_response_default_include_usage,
+        hidden_states=config.enable_return_hidden_states,
     )
 
 

@@ -71,7 +71,7 @@ class RenderConfig(HttpConfig):
     num_reserved_tokens: int = setting(0, "api", "tokens of the context that no prompt may use", low=0)
     allow_auto_truncate: bool = setting(False, "api", "cut prompts and answers that are too long, in place of 400")
     allow_unknown_fields: bool = setting(False, "api", "ignore fields that no one knows, in place of 400")
-    enable_return_hidden_states: bool = setting(False, "api", "take return_hidden_states, which only renders")
+    enable_return_hidden_states: bool = setting(False, "api", "take return_hidden_states on the render routes")
     stream_response_default_include_usage: bool = setting(
         False, "api", "end every stream with its usage, asked for or not"
     )

@@ -7,7 +7,10 @@ from pathlib import Path
 from attrs import frozen
 
 from stages.errors import ConfigError
-from stages.stats.prodlog.reader import read_log
+from stages.stats.prodlog.folder import read_key
+from stages.stats.prodlog.journal import hashed_id
+from stages.stats.prodlog.lines import Line, RequestLine, encode
+from stages.stats.prodlog.reader import FileRead, read_log
 from trnrt.flags import FlagParser
 from trnrt.reporting.columns import Columns
 from trnrt.reporting.pictures import to_svg
@@ -25,11 +28,14 @@ class ReportFlags:
     out: str | None = None
     json: bool = False
     slowest: int = DEFAULT_SLOWEST
+    id: str | None = None
 
 
 def run_report(argv: Sequence[str]) -> int:
     """Print the log's numbers as argv says and write the files asked for; raises ConfigError naming a flag or file."""
     flags = ReportFlags(**vars(report_parser().parse_args(argv)))
+    if flags.id is not None:
+        return _print_calls(Path(flags.DIR), flags.id)
     columns = Columns(flags.slowest)
     summary = summarize(read_log(Path(flags.DIR), columns.take), columns)
     texts = {"txt": to_text(summary), "json": to_json(summary)}
@@ -48,7 +54,23 @@ def report_parser() -> FlagParser:
     result.add_argument(
         "--slowest", type=_count, help=f"how many of the slowest calls to list [{DEFAULT_SLOWEST}]", metavar="INT"
     )
+    result.add_argument("--id", help="print the lines of the calls with this x-request-id instead", metavar="ID")
     return result
+
+
+def _print_calls(path: Path, request_id: str) -> int:
+    """Print a request's lines and return 0, or 1 for none; raises ConfigError where the log or its key is not there."""
+    wanted = hashed_id(request_id, read_key(path if path.is_dir() else path.parent))
+    lines: list[RequestLine] = []
+
+    def take(line: Line, file: FileRead) -> None:
+        if isinstance(line, RequestLine) and line.id == wanted:
+            lines.append(line)
+
+    read_log(path, take)
+    for line in lines:
+        print(encode(line).decode(), end="")
+    return 0 if lines else 1
 
 
 def _count(text: str) -> int:

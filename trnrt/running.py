@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 
@@ -22,6 +23,9 @@ LAST_FRAMES_S = 3.0
 LAST_FRAMES_POLL_S = 0.02
 # How long clients may take to hear of a second signal.
 CUT_SHORT_S = 0.2
+
+# About when the process started, on the clock of time.monotonic.
+STARTED_S = time.monotonic()
 
 log = logging.getLogger("trnrt")
 
@@ -124,6 +128,7 @@ def ingress_settings(config: HttpConfig) -> IngressSettings:
         ssl_certfile=config.ssl_certfile,
         ssl_keyfile=config.ssl_keyfile,
         ssl_keyfile_password=config.ssl_keyfile_password,
+        enable_metrics=config.enable_metrics,
         trace_sample_ratio=None if config.otlp_endpoint is None else config.otlp_sample_ratio,
     )
 

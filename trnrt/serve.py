@@ -29,7 +29,7 @@ import trio
 from attrs import define, evolve, field
 
 from graphs.step import Device
-from stages.channels import MAX_FLIGHTS, PROMPT_QUEUE, STATS_QUEUE, Channels
+from stages.channels import PROMPT_QUEUE, Channels
 from stages.detokenizer.stage import run_detokenizer
 from stages.engine.local import LocalEngine
 from stages.executor.runner import Runner, ThreadRunner
@@ -49,7 +49,6 @@ from stages.request import Services
 from stages.scheduler.core import SchedulerCore
 from stages.scheduler.stage import run_scheduler
 from stages.settings import DetokenizerSettings, GrammarSettings, PromptSettings
-from stages.stats.sources import Sources, Watched, watched_inbox
 from stages.stats.stage import Stats, open_stats, run_stats
 from stages.traces.exporter import TraceExporter
 from trnrt.config import Config
@@ -60,6 +59,7 @@ from trnrt.resolve import resolve
 from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
 from trnrt.scheduling import engine_channels, scheduler_settings
 from trnrt.served import ServedModel, read_served_model
+from trnrt.stats_sources import serve_sources
 from trnrt.supervise import contained, linked
 
 log = logging.getLogger("trnrt")
@@ -153,7 +153,7 @@ async def serve(
             server.serving = Serving(
                 services, settings, calls=calls_of(server.config, server.stats.send.send, server.traces)
             )
-            server.stats.sources = _sources(server, server.serving, prompts)
+            server.stats.sources = serve_sources(server, server.serving, prompts)
             app = create_app(find_dialects(), server.serving, _info(server), server.stats)
             async with trio.open_nursery() as front:
                 http = partial(serve_http, shutdown=server.http_shutdown, bound=bound)
@@ -239,45 +239,4 @@ def _info(server: Server) -> Info:
         ),
         gen_throughput=lambda: server.stats.snapshot(trio.current_time()).completion_tokens_per_s,
         cache_hit_rate=lambda: server.stats.snapshot(trio.current_time()).cache_hit_rate,
-    )
-
-
-def _sources(server: Server, serving: Serving, prompts: Inbox[Render]) -> Sources:
-    channels, config, device = server.channels, server.config, server.device.describe()
-    admission, calls = channels.admission, serving.calls
-    grammar = [watched_inbox("grammar", [channels.grammar_receive])] if server.model.settings.structured_outputs else []
-    return Sources(
-        role="serve",
-        version=package_version(),
-        model=server.model.settings.served_model_name,
-        status=lambda: server.phase,
-        max_running=config.max_running_requests,
-        context_tokens=server.model.settings.context_length_tokens,
-        stages=[
-            Watched("ingress", lambda: len(calls.live), high_water=lambda: calls.high_water),
-            watched_inbox("prompt", [prompts], PROMPT_QUEUE),
-            *grammar,
-            Watched(
-                "queue",
-                lambda: len(admission.waiting),
-                capacity=admission.max_waiting,
-                high_water=lambda: admission.high_water,
-            ),
-            watched_inbox("scheduler", [channels.scheduler_receive]),
-            Watched(
-                "executor",
-                lambda: len(server.core.flights) if server.core is not None else 0,
-                [channels.plans_receive.meter],
-                MAX_FLIGHTS,
-                works=lambda: server.stats.counters.totals["device_s"],
-            ),
-            watched_inbox("detokenizer", [channels.tokens_receive]),
-            watched_inbox("stats", [server.stats.receive], STATS_QUEUE),
-        ],
-        live=lambda: calls.live,
-        load=server.load,
-        memory_bytes={
-            "weight": int(str(device.get("weight_bytes", 0))),
-            "kv_cache": int(str(device.get("state_bytes", 0))),
-        },
     )

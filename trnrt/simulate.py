@@ -22,6 +22,7 @@ from trnrt.simulation.device_models import DEVICE_MODELS, DeviceModel, load_devi
 from trnrt.simulation.generator import SHAPES, generate
 from trnrt.simulation.jsonl import read_jsonl
 from trnrt.simulation.metrics import measure
+from trnrt.simulation.replay import read_production_log
 from trnrt.simulation.report import Report, Result, to_json, to_text
 from trnrt.simulation.run import Answers, simulate
 from trnrt.simulation.svg import to_svg
@@ -98,10 +99,12 @@ def _simulate_all(flags: SimulateFlags, trace: Trace, model: DeviceModel, settin
 def _trace(flags: SimulateFlags) -> Trace:
     if flags.trace in SHAPES:
         trace = generate(flags.trace, flags.num_requests or DEFAULT_REQUESTS, flags.seed)
+    elif Path(flags.trace).is_dir():
+        trace = read_production_log(Path(flags.trace), flags.num_requests)
     elif Path(flags.trace).exists():
         trace = read_jsonl(flags.trace, flags.num_requests)
     else:
-        raise ConfigError(f"--trace: {flags.trace!r} is none of {', '.join(SHAPES)} and no file")
+        raise ConfigError(f"--trace: {flags.trace!r} is none of {', '.join(SHAPES)} and no file or folder")
     return trace if flags.load == 1.0 else trace.denser(flags.load)
 
 
@@ -193,7 +196,11 @@ def simulate_parser() -> argparse.ArgumentParser:
     )
     result.usage = "python -m trnrt simulate [--trace ...] [--device-model ...] [--compare ...] [flags of serve]"
     section = result.add_argument_group("simulation")
-    section.add_argument("--trace", help=f"{', '.join(SHAPES)}, or a JSONL file [agent]", metavar="NAME|FILE")
+    section.add_argument(
+        "--trace",
+        help=f"{', '.join(SHAPES)}, a JSONL file, or the folder of a production log [agent]",
+        metavar="NAME|PATH",
+    )
     section.add_argument(
         "--device-model", help=f"{', '.join(DEVICE_MODELS)}, or a JSON file [trn2-tp32]", metavar="NAME|FILE"
     )
@@ -203,7 +210,7 @@ def simulate_parser() -> argparse.ArgumentParser:
     section.add_argument(
         "--num-requests",
         type=_number(int, 1),
-        help=f"requests of the trace [{DEFAULT_REQUESTS}; of a file all]",
+        help=f"requests of the trace [{DEFAULT_REQUESTS}; of a file or a log all]",
         metavar="INT",
     )
     section.add_argument(

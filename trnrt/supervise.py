@@ -10,6 +10,8 @@ from stages.errors import EngineFailure
 
 CONSEQUENCES = (trio.BrokenResourceError, trio.ClosedResourceError, trio.EndOfChannel)
 
+RESTART_S, MAX_RESTART_S = 1.0, 60.0
+
 log = logging.getLogger("trnrt")
 
 
@@ -39,15 +41,37 @@ def linked(
 
 
 def contained(stage: Callable[..., Awaitable[None]], name: str) -> Callable[..., Awaitable[None]]:
-    """Return `stage` as a task whose failures are logged and end nothing but itself."""
+    """Return `stage` as a task whose failures are logged and end nothing but itself; it is begun again after a while.
+
+    The while doubles from RESTART_S to MAX_RESTART_S, so that one that always fails is no load and fills no log.
+    """
 
     async def run(*args: Any, task_status: "trio.TaskStatus[Any]" = trio.TASK_STATUS_IGNORED) -> None:
-        try:
-            await stage(*args, task_status=task_status)
-        except Exception:
-            log.exception("the %s stage failed; serving goes on without it", name)
+        status = _Once(task_status)
+        pause_s = RESTART_S
+        while True:
+            try:
+                await stage(*args, task_status=status)
+                return
+            except Exception:
+                log.exception("the %s stage failed; serving goes on without it for %g s", name, pause_s)
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_RESTART_S)
 
     return run
+
+
+class _Once(trio.TaskStatus[Any]):
+    """Tells that a stage has started the first time it does."""
+
+    def __init__(self, status: "trio.TaskStatus[Any]") -> None:
+        self._status: trio.TaskStatus[Any] | None = status
+
+    def started(self, value: Any = None) -> None:
+        """Pass on that the stage has started."""
+        if self._status is not None:
+            status, self._status = self._status, None
+            status.started(value)
 
 
 def first_cause(error: BaseException) -> BaseException:

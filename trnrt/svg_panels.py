@@ -104,8 +104,8 @@ def _cumulative(values: Sequence[float]) -> Points:
 
 def _panel(panel: Panel, left: int, top: int) -> Iterable[str]:
     bottom, right = top + PANEL_HEIGHT, left + PANEL_WIDTH
-    yield _text(left, top - 8, panel.title, ' font-weight="bold"')
-    yield from _own_legend(panel.names, right, top - 8)
+    yield _text(left, top - (22 if panel.names else 8), panel.title, ' font-weight="bold"')
+    yield from _own_legend(panel.names, left, top - 8)
     for value, text in panel.x.ticks():
         x = left + panel.x.share(value) * PANEL_WIDTH
         yield f'<path d="M{x:.1f} {top}V{bottom}" stroke="#e5e5e5"/>'
@@ -124,9 +124,8 @@ def _panel(panel: Panel, left: int, top: int) -> Iterable[str]:
             yield f'<polyline points="{path}" fill="none" stroke="{_color(index)}" stroke-width="1.5"/>'
 
 
-def _own_legend(names: Sequence[str], right: float, y: float) -> Iterable[str]:
-    """Yield the names of a panel's lines, the last of them at its right end."""
-    x = right - sum(_MARK_WIDTH + _LETTER_WIDTH * len(name) for name in names)
+def _own_legend(names: Sequence[str], x: float, y: float) -> Iterable[str]:
+    """Yield the names of a panel's lines from x on."""
     for index, name in enumerate(names):
         yield f'<rect x="{x:.1f}" y="{y - 5}" width="14" height="3" fill="{_color(index)}"/>'
         yield _text(x + 18, y, name)

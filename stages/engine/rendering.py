@@ -12,7 +12,7 @@ from stages.engine.generate_body import (
     no_tool_constraint,
     text_constraint,
 )
-from stages.messages import Ask, Prompt, ToolGrammar
+from stages.messages import Ask, Prompt, Submit, ToolGrammar
 from stages.request import cut, made_of
 from stages.settings import ModelSettings
 
@@ -41,13 +41,17 @@ class Renderer:
 
         return constraint
 
-    def fields(self, ask: Ask, prompt: Prompt) -> list[dict[str, Any]]:
-        """Return the body of each choice as an object; raises RequestError for what could not be submitted."""
+    def submits(self, ask: Ask, prompt: Prompt) -> tuple[Submit, ...]:
+        """Return the choices of an ask as they would be submitted; raises RequestError for what could not be."""
         grammar = None if ask.constraint is None else PassedGrammar(ask.constraint)
         submits, _, _ = made_of(ask, cut(prompt, self.model), grammar, self.model)
+        return submits
+
+    def fields(self, ask: Ask, prompt: Prompt) -> list[dict[str, Any]]:
+        """Return the body of each choice as an object; raises RequestError for what could not be submitted."""
         return [
             generate_fields(
                 submit, stream=ask.stream, own_end_ids=self.own_end_ids, tool_constraint=self.tool_constraint
             )
-            for submit in submits
+            for submit in self.submits(ask, prompt)
         ]

@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, cast
 
 import orjson
@@ -42,6 +42,7 @@ from stages.ingress.respond import Serving, answer_lookup, describe, respond
 from stages.ingress.stats_routes import StatsFeed, encoded, read_limit
 from stages.ingress.wire import AsgiWire, Wire
 from stages.logs.access import LEFT, log_access
+from stages.stats.exposition import expose
 from stages.stats.stage import Stats, open_stats
 from stages.trace_context import TraceContext, trace_of
 from stages.trail import Trail
@@ -50,6 +51,8 @@ SANE_RANK = re.compile(r"-?[0-9]{1,18}")
 SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 JSON = "application/json"
+OTHER = "other"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 PLAIN_TEXT = {"content-type": "text/plain; charset=utf-8"}
 
 log = logging.getLogger("trnrt.ingress")
@@ -114,14 +117,19 @@ class Connection(TrioASGIHTTPConnection):
             **app.access.cors_headers(request.headers.get("origin")),
         }
         self.scope["state"]["request_id"] = request_id
-        response = app.gate(request, request_id) or await self._dispatched(app, request)
-        if isinstance(response, Response):
-            response.headers.update(headers)
-            await self._send_response(send, response)
-            return response.status_code
-        wire = AsgiWire(cast(Any, send), cast(Any, self.scope), headers)
-        await response(wire)
-        return wire.status or LEFT
+        with app.serving.http.counted(*app.counted_as(request)) as answered:
+            response = app.gate(request, request_id) or await self._dispatched(app, request)
+            if isinstance(response, Response):
+                response.headers.update(headers)
+                answered(response.status_code)
+                await self._send_response(send, response)
+                return response.status_code
+            wire = AsgiWire(cast(Any, send), cast(Any, self.scope), headers)
+            try:
+                await response(wire)
+            finally:
+                answered(wire.status)
+            return wire.status or LEFT
 
     async def _pass_on(
         self, proxy: Proxy, request: Request, receive: ASGIReceiveCallable, send: ASGISendCallable
@@ -221,6 +229,23 @@ class App(QuartTrio):
     def owns(self, path: str) -> bool:
         """Return whether a path is served here, by whatever method."""
         return path in self.error_bodies or bool(self.url_map.bind("").allowed_methods(path))
+
+    def counted_as(self, request: Request) -> tuple[str, str]:
+        """Return the endpoint and the method that a request counts as, of those that are served, or "other"."""
+        path = request.path.rstrip("/") or "/"
+        method = request.method if request.method in _METHODS else OTHER
+        if path in self._fixed_paths:
+            return path, method
+        return next((name for start, name in self._open_paths if path.startswith(start)), OTHER), method
+
+    @cached_property
+    def _fixed_paths(self) -> frozenset[str]:
+        return frozenset(rule.rule for rule in self.url_map.iter_rules() if not rule.arguments)
+
+    @cached_property
+    def _open_paths(self) -> list[tuple[str, str]]:
+        rules = [rule_of(rule.rule, (), rule.endpoint).path for rule in self.url_map.iter_rules() if rule.arguments]
+        return [(path.partition("{")[0], path) for path in rules]
 
     def error_body(self, path: str) -> ErrorBody:
         """Return the error shape of the dialect that owns a path, or else of what is around it."""
@@ -388,6 +413,12 @@ def add_stats_routes(app: App, stats: Stats) -> None:
         response = await stream(request)
         return response if isinstance(response, Response) else GenerationResponse(response)
 
+    async def metrics() -> Response:
+        text, content_type = expose(stats, trio.current_time(), request.headers.get("accept", ""))
+        return Response(text, content_type=content_type)
+
+    if app.serving.settings.enable_metrics:
+        app.add_url_rule("/metrics", "info /metrics", metrics, methods=["GET"])
     app.add_url_rule("/v1/stats", "info /v1/stats", snapshot, methods=["GET"])
     app.add_url_rule("/v1/stats/stream", "info /v1/stats/stream", dispatched_stream, methods=["GET"])
     app.add_url_rule("/dashboard", "info /dashboard", dashboard, methods=["GET"])

@@ -1,5 +1,6 @@
-"""The generation calls under way, and where the record of each goes when it ends."""
+"""The generation calls under way, where the record of each goes when it ends, and counts of all HTTP requests."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -53,3 +54,30 @@ class Calls:
     def _end(self, record: RequestRecord, transcript: Transcript | None) -> None:
         self.send(record)
         log_request(self.logs, record, transcript)
+
+
+@define(eq=False)
+class HttpCounts:
+    """HTTP requests since the start, and those under way, by endpoint and method; of answers also by status.
+
+    # Invariant: an endpoint is one of the server's own paths or "other", so what clients send cannot make it grow.
+    """
+
+    requests: Counter[tuple[str, str]] = field(factory=Counter)
+    active: Counter[tuple[str, str]] = field(factory=Counter)
+    responses: Counter[tuple[str, str, int]] = field(factory=Counter)
+
+    @contextmanager
+    def counted(self, endpoint: str, method: str) -> Iterator[Callable[[int | None], None]]:
+        """Count a request for the block, which is given what to tell the answer's status; None where none went out."""
+
+        def answered(status: int | None) -> None:
+            if status is not None:
+                self.responses[endpoint, method, status] += 1
+
+        self.requests[endpoint, method] += 1
+        self.active[endpoint, method] += 1
+        try:
+            yield answered
+        finally:
+            self.active[endpoint, method] -= 1

@@ -51,6 +51,7 @@ MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
     "/flush_cache": ("text/plain",),
     "/v1/loads": (JSON, "text/plain"),
     "/get_loads": (JSON, "text/plain"),
+    "/metrics": ("text/plain", "application/openmetrics-text"),
     "/dashboard": ("text/html",),
 }
 # Routes whose answer is a stream of what another answers.

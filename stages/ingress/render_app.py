@@ -23,6 +23,7 @@ from stages.ingress.dialects import (
     sglang_parsing,
     tokenize,
 )
+from stages.ingress.dialects.derendering import Submits, derender_dialect
 from stages.ingress.dialects.passing import passing
 from stages.ingress.dialects.rendering import Fields, render_dialect
 from stages.ingress.dialects.strict import strict
@@ -39,6 +40,7 @@ class RenderFacts:
 
     info: Info
     fields: Fields
+    submits: Submits
     # Asks the engine how it is, giving its status; None where that is left to the proxy, or there is no engine.
     engine_health: Callable[[], Awaitable[int]] | None = None
     # Whether answers can be generated.
@@ -48,6 +50,8 @@ class RenderFacts:
     # Whether unknown fields are passed over, and streams end with their usage unasked.
     allows_unknown: bool = False
     tells_usage: bool = False
+    # Whether the render routes take return_hidden_states.
+    hidden_states: bool = False
 
 
 def render_dialects(made: RenderFacts) -> tuple[Dialect, ...]:
@@ -55,9 +59,15 @@ def render_dialects(made: RenderFacts) -> tuple[Dialect, ...]:
     held = partial(strict, allows_unknown=made.allows_unknown, tells_usage=made.tells_usage)
     chat, completions = held(passing(openai_chat.DIALECT)), held(passing(openai_completions.DIALECT))
     responses, messages = passing(openai_responses.DIALECT), passing(anthropic_messages.DIALECT)
+    shown_chat, shown_completions = (
+        held(passing(dialect, hidden_states=made.hidden_states))
+        for dialect in (openai_chat.DIALECT, openai_completions.DIALECT)
+    )
     dialects = [
-        render_dialect(chat, "/v1/chat/completions", made.fields),
-        render_dialect(completions, "/v1/completions", made.fields, is_list=True),
+        render_dialect(shown_chat, "/v1/chat/completions", made.fields),
+        render_dialect(shown_completions, "/v1/completions", made.fields, is_list=True),
+        derender_dialect(chat, "/v1/chat/completions", made.submits),
+        derender_dialect(completions, "/v1/completions", made.submits),
         render_dialect(responses, "/v1/responses", made.fields),
         render_dialect(messages, "/v1/messages", made.fields),
         strict(tokenize.DIALECT, allows_unknown=True),

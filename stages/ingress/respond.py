@@ -27,7 +27,7 @@ from stages.errors import (
     Unavailable,
 )
 from stages.ingress.aside import Aside
-from stages.ingress.calls import Calls
+from stages.ingress.calls import Calls, HttpCounts
 from stages.ingress.dialect import Collected, Dialect, ErrorBody, Lookup, Parsed
 from stages.ingress.feed import Feed, admit, collect
 from stages.ingress.pieces import write_in_pieces
@@ -69,6 +69,7 @@ class Serving:
     # The HTTP requests under way, each until its last byte was handed to its connection.
     answering: set[object] = field(factory=set)
     calls: Calls = field(factory=Calls)
+    http: HttpCounts = field(factory=HttpCounts)
 
     @property
     def logs(self) -> LogSwitches:

@@ -13,10 +13,12 @@ from typing import Any
 import trio
 from attrs import evolve, frozen
 
-from stages.errors import CheckpointError, EngineFailure, InvalidRequest, RequestError
+from stages.errors import CheckpointError, EngineFailure, InvalidRequest, RemoteFailure, RequestError
 from stages.inbox import Receive
 from stages.messages import (
     Chat,
+    Decode,
+    Decoded,
     Detokenize,
     Detokenized,
     ParseText,
@@ -28,6 +30,7 @@ from stages.messages import (
     Work,
     WorkDone,
 )
+from stages.prompt.decoding import decoded
 from stages.prompt.jinja.template import open_jinja
 from stages.prompt.parsing import parse_text
 from stages.prompt.segments import Marked, Segment, Template
@@ -115,11 +118,13 @@ class Prompter:
                 return self._tokenized(prompt)
             if isinstance(prompt, Detokenize):
                 return self._detokenized(prompt)
+            if isinstance(prompt, Decode):
+                return self._decoded(prompt)
             if isinstance(prompt, ParseText):
                 _check_unicode(prompt.text, "text")
                 return parse_text(prompt, self.tokenizer)
             return self._prompt(self._checked(prompt))
-        except RequestError as error:
+        except (RequestError, RemoteFailure) as error:
             return error
         except Exception as error:
             return _failure("a prompt could not be rendered", error)
@@ -167,6 +172,19 @@ class Prompter:
             raise InvalidRequest(text, "tokens", "invalid_value") from None
         text_of = partial(self.tokenizer.vocabulary.text, skip_special=work.skip_special_tokens)
         return Detokenized(tuple(map(text_of, sequences)))
+
+    def _decoded(self, work: Decode) -> Decoded:
+        """Return what the detokenizer would have told of the same rows."""
+        prompt = work.prompt if isinstance(work.prompt, Prompt) else self._alone(work.prompt)
+        return Decoded(prompt, decoded(work, prompt, self.tokenizer.vocabulary))
+
+    def _alone(self, prompt: "Chat | str | tuple[int, ...]") -> Prompt:
+        (answer,) = self.answers([prompt])
+        if isinstance(answer, Exception):
+            raise answer
+        # Invariant: texts, ids and chats are answered with Prompts.
+        assert isinstance(answer, Prompt)
+        return answer
 
     def _checked(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
         size = self.tokenizer.vocab_size

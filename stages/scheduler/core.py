@@ -66,7 +66,7 @@ from stages.scheduler.roster import Roster
 from stages.scheduler.rows import Rows
 from stages.scheduler.sessions import Sessions
 from stages.scheduler.sharing import Sharing
-from stages.scheduler.waiting import Waiting
+from stages.scheduler.waiting import Waiting, routing_number
 from stages.settings import SchedulerSettings
 
 TOO_LONG = "Request prompt exceeds the KV memory budget: input_len={}."
@@ -414,6 +414,7 @@ class SchedulerCore:
             used_host_snapshots=self.host.slots.num_used if self.host is not None else 0,
             total_host_snapshots=self.capacity.num_host_slots - 1,
             is_paused=self.is_paused,
+            routing_keys=len(roster.running_keys) - (routing_number(None) in roster.running_keys),
         )
 
 

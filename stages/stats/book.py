@@ -3,13 +3,14 @@
 # Invariant: its size is bounded, however long the server runs and whatever comes.
 """
 
-from collections import deque
+from collections import Counter, deque
 
 from attrs import define, field
 
 from stages.messages import Load, Record, RequestRecord, TokenGaps
 from stages.stats.counters import RATE_WINDOW_S, Counters
-from stages.stats.spans import Spans
+from stages.stats.histograms import Histograms
+from stages.stats.spans import Spans, is_unavailable
 from stages.stats.statistics import Failure
 
 MAX_SERVER_FAILURES = 50
@@ -24,6 +25,12 @@ class Book:
     started_s: float = 0.0
     started_unix_s: float = 0.0
     counters: Counters = field(factory=Counters)
+    histograms: Histograms = field(factory=Histograms)
+    # Of calls, since the start: by name, and whether they were streamed.
+    calls: Counter[tuple[str, bool]] = field(factory=Counter)
+    outcomes: Counter[str] = field(factory=Counter)
+    unavailable: Counter[str] = field(factory=Counter)
+    completion_tokens: int = 0
     spans: Spans = field(init=False)
     _server_failures: deque[Failure] = field(factory=lambda: deque(maxlen=MAX_SERVER_FAILURES))
     _client_failures: deque[Failure] = field(factory=lambda: deque(maxlen=MAX_CLIENT_FAILURES))
@@ -52,12 +59,16 @@ class Book:
         """Add a call that has ended."""
         self.spans.tally(self.unix_s(now_s)).ended(record)
         self._recent("ended_prompt_tokens").add(record.prompt_tokens, now_s)
+        self.histograms.ended(record)
+        self._add_up(record)
         self._note_failure(record, now_s)
 
     def delivered(self, gaps: TokenGaps, now_s: float) -> None:
         """Add the tokens of a step."""
         self.spans.tally(self.unix_s(now_s)).delivered(gaps)
         self._recent("completion_tokens").add(gaps.num_tokens, now_s)
+        self.histograms.delivered(gaps)
+        self.completion_tokens += gaps.num_tokens
 
     def rate(self, name: str, now_s: float) -> float:
         """Return how much of something there was a second, in the last RATE_WINDOW_S."""
@@ -80,6 +91,25 @@ class Book:
         """Return the newest failures, the newest first."""
         both = [*self._server_failures, *self._client_failures]
         return tuple(sorted(both, key=lambda failure: -failure.unix_s))
+
+    def _add_up(self, record: RequestRecord) -> None:
+        self.outcomes[record.outcome] += 1
+        if is_unavailable(record):
+            self.unavailable[record.cause or "unavailable"] += 1
+        if record.outcome == "refused":
+            return
+        counts = {
+            "calls": 1,
+            "constrained": int(record.is_constrained),
+            "aborted": int(record.outcome in ("abort", "disconnected")),
+            "prompt_tokens": record.prompt_tokens,
+            "completion_tokens": record.completion_tokens,
+            "cached_device_tokens": record.cached_device_tokens,
+            "cached_host_tokens": record.cached_host_tokens,
+            "retractions": record.retractions,
+        }
+        for name, count in counts.items():
+            self.calls[name, record.is_streamed] += count
 
     def _note_failure(self, record: RequestRecord, now_s: float) -> None:
         status = record.status or 0

@@ -29,7 +29,7 @@ def statistics_of(book: Book, sources: Sources, now_s: float, num_lost: int) -> 
         worker=sources.worker,
         completion_tokens_per_s=book.rate("completion_tokens", now_s),
         prompt_tokens_per_s=book.rate(rate, now_s),
-        stages=tuple(_stage(watched, book, now_s) for watched in sources.stages),
+        stages=tuple(stage_of(watched, book, now_s) for watched in sources.stages),
         engine=_engine(sources.load(), totals.__getitem__, sources.max_running) if sources.load is not None else None,
         speculation=None,
         windows=book.spans.windows(unix_s),
@@ -42,7 +42,8 @@ def statistics_of(book: Book, sources: Sources, now_s: float, num_lost: int) -> 
     )
 
 
-def _stage(watched: Watched, book: Book, now_s: float) -> Stage:
+def stage_of(watched: Watched, book: Book, now_s: float) -> Stage:
+    """Return how one stage stands as of now_s."""
     meters, depth = watched.meters, watched.depth()
     if not meters:
         return Stage(watched.name, depth, max(watched.high_water(), depth), watched.capacity)

@@ -52,5 +52,11 @@ class Sources:
     load: Callable[[], Load] | None = None
     # What was lost besides records, by kind: whoever loses something puts a counter here.
     lost: dict[str, Callable[[], int]] = field(factory=dict)
-    # Of bytes, by kind: weight, kv_cache, graph.
+    # By kind: weight, kv_cache, graph.
     memory_bytes: Mapping[str, int] = field(factory=dict)
+    # By phase.
+    startup_s: Mapping[str, float] = field(factory=dict)
+    # HTTP requests, those under way, and answers: by endpoint and method, answers by status too.
+    http_requests: Mapping[tuple[str, str], int] = field(factory=dict)
+    http_active: Mapping[tuple[str, str], int] = field(factory=dict)
+    http_responses: Mapping[tuple[str, str, int], int] = field(factory=dict)

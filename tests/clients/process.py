@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -16,9 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 class Server:
     """A running server: its url, its log so far."""
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *flags: str, command: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "trnrt", "--port", "0", *flags],
+            [sys.executable, "-m", "trnrt", *command, "--port", "0", *flags],
             cwd=ROOT,
             stderr=subprocess.PIPE,
             text=True,
@@ -61,8 +61,8 @@ class Server:
 
 
 @contextmanager
-def started(*flags: str) -> Iterator[Server]:
-    server = Server(*flags)
+def started(*flags: str, command: Sequence[str] = ()) -> Iterator[Server]:
+    server = Server(*flags, command=command)
     try:
         yield server
     finally:

@@ -51,9 +51,9 @@ def test_every_argument_and_variable_is_used():
 def test_variables_that_the_server_reads_are_its_settings():
     import attrs
 
-    from trnrt.config import Config
+    from trnrt.render_config import RenderConfig
 
-    names = {f"TRNRT_{each.name.upper()}" for each in attrs.fields(Config)}
+    names = {f"TRNRT_{each.name.upper()}" for each in attrs.fields(RenderConfig)}
     (environment,) = (each.pairs() for each in read_dockerfile(DOCKERFILE)[-1].all("ENV"))
     assert {name for name in environment if name.startswith("TRNRT_")} <= names
 

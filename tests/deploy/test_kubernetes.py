@@ -9,6 +9,8 @@ import yaml
 
 from tests.deploy.dockerfile import read_dockerfile
 from tests.deploy.test_dockerfile import DOCKERFILE
+from trnrt.render_config import load_render_config
+from trnrt.workers import STOP_MARGIN_S
 
 FOLDER = DOCKERFILE.parent / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -112,7 +114,8 @@ def test_everything_has_requests_and_a_limit_of_memory(path: Path):
 def test_a_drain_ends_before_it_is_ended(path: Path):
     settings = {each["name"]: each["value"] for each in renderer(path)["env"]}
     pause_s = 5 if "lifecycle" in renderer(path) else 0
-    assert pod(path)["terminationGracePeriodSeconds"] >= pause_s + float(settings["TRNRT_DRAIN_TIMEOUT"]) + 5
+    limit_s = float(settings["TRNRT_DRAIN_TIMEOUT"]) + STOP_MARGIN_S
+    assert pod(path)["terminationGracePeriodSeconds"] > pause_s + limit_s
 
 
 def test_probes_ask_what_the_renderer_answers_itself(path: Path):
@@ -146,3 +149,10 @@ def test_secrets_are_named_never_written(path: Path):
         for variable in each.get("env", []):
             assert not any(word in variable["name"] for word in ("KEY", "TOKEN", "PASSWORD")), variable
         assert not any("key" in argument for argument in each["args"])
+
+
+def test_the_renderer_takes_its_flags(path: Path):
+    settings = {each["name"]: each["value"] for each in renderer(path)["env"]}
+    config = load_render_config(renderer(path)["args"], settings)
+    assert config.mode == ("hosted" if "sidecar" in path.stem else "serving")
+    assert config.workers <= int(renderer(path)["resources"]["limits"]["cpu"])

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.test_dockerfile import ROOT
+from trnrt.render_config import RenderConfig, load_render_config
+from trnrt.workers import STOP_MARGIN_S
 
 UNIT = ROOT / "deploy" / "trnrt-render.service"
 # "1.3" now; what is left is the network, and reading of model folders.
@@ -22,6 +24,13 @@ def settings() -> dict[str, list[str]]:
             name, _, value = line.partition("=")
             found.setdefault(name, []).append(value)
     return found
+
+
+def render_config() -> RenderConfig:
+    """What the unit starts with the file of settings beside it."""
+    lines = (UNIT.with_name("render.env")).read_text().splitlines()
+    environ = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    return load_render_config(environ.pop("ARGS").split(), environ)
 
 
 @needs_systemd
@@ -46,9 +55,7 @@ def test_a_wrong_setting_is_not_tried_again():
 
 
 def test_a_drain_ends_before_it_is_ended():
-    from trnrt.config import Config
-
-    assert float(settings()["TimeoutStopSec"][0]) >= Config().drain_timeout + 10
+    assert float(settings()["TimeoutStopSec"][0]) > render_config().drain_timeout + STOP_MARGIN_S
 
 
 def test_start_is_told_when_the_probe_says_so():
@@ -64,5 +71,6 @@ def test_the_file_of_settings_sets_what_the_unit_uses():
     (command,) = settings()["ExecStart"]
     for name in re.findall(r"\$\{?(\w+)", command):
         assert name in given
+    assert render_config().mode == "serving"
     for line in given:
         assert not line or line.startswith("# ") or re.fullmatch(r"#?[A-Z][A-Z0-9_]*", line), line

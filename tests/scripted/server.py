@@ -21,6 +21,7 @@ from stages.detokenizer.stage import Detokenizer
 from stages.engine.port import Order, Scope
 from stages.errors import Draining, QueueFull
 from stages.ingress.app import App, create_app
+from stages.ingress.calls import Calls
 from stages.ingress.dialects import find_dialects
 from stages.ingress.respond import Serving
 from stages.messages import (
@@ -30,6 +31,7 @@ from stages.messages import (
     Finish,
     Render,
     Submit,
+    TokenGaps,
     Tokens,
     TokensRow,
     Usage,
@@ -40,6 +42,9 @@ from stages.prompt.stage import Prompter
 from stages.prompt.templates import load_template
 from stages.request import Services
 from stages.settings import IngressSettings, ModelSettings
+from stages.stats.book import Book
+from stages.stats.sources import Sources
+from stages.stats.stage import Stats, open_stats, run_stats
 from tests.scripted.script import DECODING, MODEL, TOKENIZER, Script, Stepper
 from tests.stages.ingress.http import fake_info
 
@@ -75,6 +80,7 @@ class ScriptedEngine:
     running: dict[str, Stepper] = field(factory=dict)
     _ready_s: dict[str, float] = field(factory=dict)
     _num_steps: int = 0
+    tell: Callable[[TokenGaps], None] | None = None
     _wake: trio.Event = field(factory=trio.Event)
 
     def submit(self, submits: tuple[Submit, ...]) -> None:
@@ -118,7 +124,7 @@ class ScriptedEngine:
 
     async def run(self) -> None:
         """Deliver a step whenever there is something in one, until cancelled."""
-        detokenizer = Detokenizer(DECODING, self._stop)
+        detokenizer = Detokenizer(DECODING, self._stop, self.tell)
         while True:
             due_s = min((self._ready_s[name] for name in self.running), default=math.inf)
             if self.extra:
@@ -177,6 +183,7 @@ class ScriptedServer:
     app: App
     engine: ScriptedEngine
     serving: Serving
+    stats: Stats
 
     async def post(
         self, path: str, body: object, headers: Mapping[str, str] | None = None, method: str = "POST"
@@ -196,20 +203,32 @@ async def scripted_server(
     settings: IngressSettings | None = None,
     prompt_of: PromptOf | None = None,
     max_prompts: int = 4096,
+    has_stats: bool = True,
     **engine: Any,
 ) -> AsyncIterator[ScriptedServer]:
     """Serve every dialect for the block; every request has the same id and second."""
     renders_send, renders_receive = trio.open_memory_channel[Render](max_prompts)
-    scripted = ScriptedEngine(script_of, **engine)
-    serving = Serving(Services(scripted, renders_send, model), settings or IngressSettings())
-    app = create_app(find_dialects(), serving, fake_info(lambda: "ready"))
+    stats = open_stats()
+    stats.book = Book(trio.current_time(), CREATED_S)
+    scripted = ScriptedEngine(script_of, tell=stats.send.send, **engine)
+    calls = Calls(stats.send.send)
+    serving = Serving(Services(scripted, renders_send, model), settings or IngressSettings(), calls=calls)
+    stats.sources = Sources(
+        live=lambda: calls.live,
+        http_requests=serving.http.requests,
+        http_active=serving.http.active,
+        http_responses=serving.http.responses,
+    )
+    app = create_app(find_dialects(), serving, fake_info(lambda: "ready"), stats)
     async with trio.open_nursery() as nursery:
+        if has_stats:
+            await nursery.start(run_stats, stats)
         nursery.start_soon(scripted.run)
         if max_prompts:
             nursery.start_soon(_render, renders_receive, prompt_of or real_prompts())
         # What waits for ever ends here, in virtual seconds, instead of never.
         with one_name(), trio.fail_after(FOREVER_S):
-            yield ScriptedServer(app, scripted, serving)
+            yield ScriptedServer(app, scripted, serving, stats)
         nursery.cancel_scope.cancel()
 
 

@@ -7,6 +7,8 @@ import trio
 from attrs import evolve
 
 from graphs.step import StepInput
+from stages.logs.batches import BatchLog
+from stages.messages import Load
 from stages.settings import CacheSettings, SchedulerSettings
 from tests.sim.history_device import HistoryDevice
 from tests.sim.simkit import capacity, run_sim, sim_engine, submit
@@ -83,3 +85,13 @@ def test_requests_that_give_their_memory_back_are_a_warning(said, caplog):
 def test_with_an_interval_of_0_there_are_no_lines(said):
     run(evolve(SETTINGS, decode_log_interval=0), (0.0, 40, 10))
     assert said() == []
+
+
+def test_what_only_the_cache_holds_is_not_in_use():
+    batches = BatchLog(1)
+    batches.stepped("decode", 2, 0.5, 10.0)
+    load = Load(2, 1, 9, 50, 100, 3, 30, 64, evictable_pages=30)
+    assert batches.lines({}, load, is_busy=True) == [
+        "Decode batch, #running-req: 2, #full token: 1280, full token usage: 0.20, mamba num: 3, mamba usage: 0.10, "
+        "cuda graph: False, gen throughput (token/s): 4.00, #queue-req: 1"
+    ]

@@ -205,6 +205,16 @@ async def test_a_required_call_is_told_to_the_engine_in_the_formats_own_words() 
     assert '"minItems": 1' in shown["json_schema"]
 
 
+async def test_hidden_states_are_rendered_where_they_are_enabled_and_never_answered() -> None:
+    body = {**CHAT, "return_hidden_states": True}
+    async with rendering(counting(1), "--enable-return-hidden-states") as run:
+        shown = await ask(run.port, "/v1/chat/completions/render", body)
+        assert (shown.status, shown.json["return_hidden_states"]) == (200, True)
+        assert (await ask(run.port, "/v1/chat/completions", body)).status == 400
+    async with rendering() as run:
+        assert (await ask(run.port, "/v1/chat/completions/render", body)).status == 400
+
+
 # --- the context ------------------------------------------------------------------------------------------------------
 
 

@@ -55,7 +55,7 @@ class Renderer:
 
     @property
     def url(self) -> str:
-        return self.found(r"listening on (\S+?)(?:,| with)")
+        return self.found(r"listening on (\S+)")
 
     def tell(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)

@@ -17,6 +17,8 @@ ALWAYS = {
     ("POST", "/separate_reasoning"),
     ("POST", "/tokenize"),
     ("POST", "/v1/chat/completions/render"),
+    ("POST", "/v1/chat/completions/derender"),
+    ("POST", "/v1/completions/derender"),
     ("POST", "/v1/completions/render"),
     ("POST", "/v1/detokenize"),
     ("POST", "/v1/messages/count_tokens"),

@@ -96,7 +96,7 @@ class Columns:
     @property
     def slowest(self) -> list[RequestLine]:
         """Return the calls that took longest, the longest first."""
-        return [line for _, _, line in sorted(self._slowest, key=lambda entry: (-entry[0], entry[1]))]
+        return [line for _, _, line in sorted(self._slowest, key=lambda entry: (-entry[0], -entry[1]))]
 
     def floats(self, name: str) -> Floats:
         """Return a column of instants."""

@@ -15,9 +15,10 @@ from trnrt.svg_panels import Axis, Panel, Points, draw, shares
 # How long a stretch may be that is one point of a line; the shortest that gives no more than MAX_STRETCHES.
 STRETCHES_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 10_800, 21_600, 86_400, 604_800, 2_592_000)
 MAX_STRETCHES = 120
-NUM_MARKS = 4
-# A time of which only seconds, hours, or days are worth telling.
-_FORMS = ((600, "%H:%M:%S"), (86_400, "%H:%M"), (3 * 86_400, "%d. %H:%M"), (math.inf, "%Y-%m-%d"))
+# How far apart times are marked: the closest of which no more than MAX_MARKS fit.
+MARKS_S = (*STRETCHES_S[:12], 21_600, 43_200, 86_400, 172_800, 604_800, 2_592_000)
+MAX_MARKS = 5
+DAY_S = 86_400
 
 
 class Times:
@@ -38,8 +39,16 @@ class Times:
 
     def axis(self) -> Axis:
         """Return the axis of times, marked in UTC."""
-        form = next(form for limit_s, form in _FORMS if self.end_s - self.begin_s <= limit_s)
-        marks = [self.begin_s + (self.end_s - self.begin_s) * part / NUM_MARKS for part in range(NUM_MARKS + 1)]
+        length_s = self.end_s - self.begin_s
+        step_s = next((one for one in MARKS_S if length_s / one <= MAX_MARKS), math.ceil(length_s / MAX_MARKS))
+        if step_s >= DAY_S:
+            form = "%Y-%m-%d"
+        elif step_s < 60:
+            form = "%H:%M:%S"
+        else:
+            form = "%H:%M" if length_s <= DAY_S else "%m-%d %H:%M"
+        first = math.ceil(self.begin_s / step_s)
+        marks = [step_s * number for number in range(first, math.floor(self.end_s / step_s) + 1)]
         return Axis(self.begin_s, self.end_s, marks=[(at_s, time.strftime(form, time.gmtime(at_s))) for at_s in marks])
 
     def label(self) -> str:

@@ -47,9 +47,8 @@ def heading(summary: Summary) -> list[str]:
     span = f"{utc(summary.begin_s)} to {utc(summary.end_s)} UTC, {duration(summary.end_s - summary.begin_s)}"
     whose = f"{', '.join(summary.roles) or 'unknown role'}; {', '.join(summary.models) or 'unknown model'}"
     one = summary.integrity
-    processes = "1 process" if one.runs == 1 else f"{one.runs} processes"
-    files = "1 file" if one.files == 1 else f"{one.files} files"
-    return [f"production log of {whose}", f"{span}; {processes}, {files}, {one.bytes:,} bytes"]
+    size = f"{one.runs} {_plural('process', one.runs)}, {one.files} {_plural('file', one.files)}, {one.bytes:,} bytes"
+    return [f"production log of {whose}", f"{span}; {size}"]
 
 
 def utc(at_s: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
@@ -71,27 +70,30 @@ def _integrity(one: Integrity) -> Iterator[str]:
     told = []
     for name, size in one.torn_lines.items():
         told.append(f"torn: the last line of {name}, {size:,} bytes, was not written to its end and is left out")
-    for count, what in (
-        (
-            one.runs_cut_short,
-            "processes ended without closing the log (killed, or a power loss): their last lines may lack",
-        ),
-        (one.unreadable_lines, "lines cannot be read and are left out"),
-        (one.wrong_fields, "fields have impossible values and count as absent"),
-        (one.missing_lines, "lines are missing between others"),
-        (one.lost_lines, "lines were lost while the disk failed or was too slow"),
-        (one.lost_stats_records, "records of all kinds were lost before they came to the log"),
-        (one.newer_files, "files are of a newer version: what is known of them is read"),
-        (one.unknown_lines, "lines are of a kind that this version does not know"),
-        (one.runs_open, "processes are writing it now"),
+    for count, thing, what in (
+        (one.runs_cut_short, "process", "never closed the log (killed, or a power loss): last lines may lack"),
+        (one.unreadable_lines, "line", "cannot be read and left out"),
+        (one.wrong_fields, "field", "had impossible values and count as absent"),
+        (one.missing_lines, "line", "missing between others"),
+        (one.lost_lines, "line", "lost while the disk failed or was too slow"),
+        (one.lost_stats_records, "record", "of any kind lost before the log"),
+        (one.newer_files, "file", "by a newer version, read as far as it is known"),
+        (one.unknown_lines, "line", "of a kind that this version does not know"),
+        (one.runs_open, "process", "writing it now"),
     ):
         if count:
-            told.append(f"{count:,} {what}")
+            told.append(f"{count:,} {_plural(thing, count)} {what}")
     for gap in one.downtimes:
         told.append(
             f"no process wrote from {utc(gap.begin_s)} to {utc(gap.end_s)}, {duration(gap.end_s - gap.begin_s)}"
         )
     yield from told or ["the log is whole"]
+
+
+def _plural(thing: str, count: int) -> str:
+    if count == 1:
+        return thing
+    return f"{thing}es" if thing.endswith("s") else f"{thing}s"
 
 
 def _totals(summary: Summary) -> Rows:

@@ -23,10 +23,12 @@ DONE = b"data: [DONE]\n\n"
 def make_sampling(temperature: float, top_k: int, top_p: float, min_p: float, seed: int | None) -> Sampling:
     """Return a Sampling of values in range: next to no temperature is greedy, no top_k is 0.
 
+    A top_k of 1 is greedy too, as renderers write it: drawn from all that share the highest logit it would be chance.
+
     The seed is folded into [0, 2^62): choice i draws with seed + i, which must stay within 64 bits.
     """
     return Sampling(
-        temperature=0.0 if temperature < 1e-6 else float(temperature),
+        temperature=0.0 if temperature < 1e-6 or top_k == 1 else float(temperature),
         top_k=max(top_k, 0),
         top_p=float(top_p),
         min_p=float(min_p),

@@ -39,19 +39,27 @@ PASSED: Mapping[str, _Passed] = {
 # An older name of routed_dp_rank.
 OLD_RANK = "data_parallel_rank"
 CUSTOM = "custom_params"
+HIDDEN_STATES = "return_hidden_states"
 # What the dialects must not see: they would refuse it, or pass it over.
 ENGINE_ONLY = frozenset((*(name for name, field in PASSED.items() if not field.is_known), OLD_RANK, CUSTOM))
 
 
-def passing(dialect: Dialect) -> Dialect:
-    """Return a dialect whose asks carry the engine's own fields; it refuses, by name, those of a wrong form."""
+def passing(dialect: Dialect, *, hidden_states: bool = False) -> Dialect:
+    """Return a dialect whose asks carry the engine's own fields; it refuses, by name, those of a wrong form.
+
+    With hidden_states their asks may want the engine's hidden states, which no dialect has a place for in an answer.
+    """
 
     def parse(call: Call, model: ModelSettings) -> Parsed | Lookup:
-        body = {name: value for name, value in call.body.items() if name not in ENGINE_ONLY}
+        wants_states = hidden_states and call.body.get(HIDDEN_STATES) is True
+        hidden = {*ENGINE_ONLY, *((HIDDEN_STATES,) if wants_states else ())}
+        body = {name: value for name, value in call.body.items() if name not in hidden}
         parsed = dialect.parse(evolve(call, body=body), model)
         if not isinstance(parsed, Parsed):
             return parsed
         given = _given(call.body, len(parsed.asks))
+        if wants_states:
+            given[HIDDEN_STATES] = [True] * len(parsed.asks)
         custom = call.body.get(CUSTOM)
         if not isinstance(custom, dict | None):
             raise InvalidRequest(f"{CUSTOM} must be an object.", CUSTOM, "invalid_type")

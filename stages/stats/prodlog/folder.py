@@ -16,6 +16,8 @@ from pathlib import Path
 
 from attrs import frozen
 
+from stages.errors import ConfigError
+
 KEY_BYTES = 32
 _NAME = re.compile(r"prod-\d{8}T\d{6}-[0-9a-f]{8}-\d{6,}\.jsonl")
 _KEY, _LOCK = ".prodlog-key", ".prodlog-lock"
@@ -113,6 +115,18 @@ class Folder:
             yield
         finally:
             os.close(descriptor)
+
+
+def read_key(folder: Path) -> bytes:
+    """Return the key that ids of a folder's log are hashed with; raises ConfigError naming it."""
+    path = folder / _KEY
+    try:
+        key = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    if len(key) != KEY_BYTES:
+        raise ConfigError(f"{path} is no key of {KEY_BYTES} bytes")
+    return key
 
 
 def log_files(folder: Path) -> dict[Path, int]:

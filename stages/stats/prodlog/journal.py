@@ -35,6 +35,11 @@ CHUNK_BYTES = 1 << 16
 ID_BYTES = 8
 
 
+def hashed_id(request_id: str, key: bytes) -> str:
+    """Return a request's id as it stands in the log of a folder with that key."""
+    return hashlib.blake2b(request_id.encode(errors="replace"), digest_size=ID_BYTES, key=key).hexdigest()
+
+
 @frozen
 class LoadSeen:
     """A load and the Unix second in which it was looked at."""
@@ -200,8 +205,7 @@ class Journal:
 
     def _hashed(self, request_id: str) -> str:
         """Return the keyed hash of an id, which may be its client's words."""
-        data = request_id.encode(errors="replace")
-        return hashlib.blake2b(data, digest_size=ID_BYTES, key=self._key).hexdigest()
+        return hashed_id(request_id, self._key)
 
     def _finish(self, file: LogFile, *, is_last: bool) -> None:
         """Write the end line, make the file last and close it; raises OSError when one of these failed."""

@@ -98,6 +98,8 @@ class GaugesLine:
     used_host_snapshots: int = 0
     total_host_snapshots: int = 0
     is_paused: bool = False
+    evictable_snapshots: int = 0
+    routing_keys: int = 0
 
 
 @frozen(kw_only=True)

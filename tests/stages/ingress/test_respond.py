@@ -7,7 +7,7 @@ import pytest
 import trio
 from attrs import evolve
 
-from stages.errors import EngineFailure, QueueFull
+from stages.errors import EngineFailure, QueueFull, RemoteFailure
 from stages.ingress.dialect import Call, Parsed
 from stages.ingress.respond import Serving, describe, respond
 from stages.messages import Delta, Ended, Finish, Submit, Usage
@@ -208,6 +208,24 @@ async def test_an_unexpected_exception_is_logged_and_told_as_a_generic_500(
     assert wire.status == 500
     assert "secret" not in wire.text
     assert "secret path /etc" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("failure", "has_traceback"), [(EngineFailure("a prompt broke"), True), (RemoteFailure("the engine broke"), False)]
+)
+async def test_what_a_stage_failed_with_is_logged_where_the_call_is_known(
+    failure: EngineFailure, has_traceback: bool, autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class BrokenEngine(FakeEngine):
+        def submit(self, submits: tuple[Submit, ...]) -> None:
+            raise failure from KeyError("deep inside")
+
+    wire = FakeWire()
+    async with fake_services(silent) as fakes:
+        services = evolve(fakes.services, engine=BrokenEngine(fakes.engine.nursery, silent))
+        await respond(call(), TEXT_DIALECT, "id", Serving(services, IngressSettings()), wire)
+    assert str(failure) in caplog.text
+    assert ("deep inside" in caplog.text) == has_traceback
 
 
 @pytest.mark.parametrize(("own_s", "server_s", "expected_s"), [(5.0, None, 5.0), (None, 7.0, 7.0), (9.0, 4.0, 4.0)])

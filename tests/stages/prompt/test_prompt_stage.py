@@ -179,6 +179,7 @@ def test_a_prompt_the_library_chokes_on_fails_alone(settings: PromptSettings) ->
     good, bad, chatted = choking.answers(["good", "bad", chat("Hi")])
     assert good == Prompt(ids("good"), in_reasoning=False)
     assert isinstance(bad, EngineFailure)
+    assert bad.__cause__ is not None, "whoever logs it has no traceback"
     assert isinstance(chatted, Prompt)
 
 
@@ -187,6 +188,7 @@ def test_a_template_that_breaks_on_one_chat_spares_the_others(settings: PromptSe
     broken = Chat(({"role": "user", "content": "a"},), (Tool("f", {"name": {1, 2}}),))
     failed, good = prompter.answers([broken, "good"])
     assert isinstance(failed, EngineFailure)
+    assert failed.__cause__ is not None, "whoever logs it has no traceback"
     assert good == Prompt(ids("good"), in_reasoning=False)
 
 

@@ -54,8 +54,9 @@ def test_calls_go_out_together_and_at_the_end_at_once():
         exporter.offer(record_of(request_id=str(number)))
     eventually(lambda: bool(collector.batches))
     assert [len(batch) for batch in collector.batches] == [256]
-    exporter.close()
+    exporter.close(within_s=30)
     assert (collector.ids, exporter.num_sent, exporter.num_lost) == ([str(n) for n in range(300)], 300, 0)
+    assert "trace exporter" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_call_waits_for_others_no_longer_than_it_may():

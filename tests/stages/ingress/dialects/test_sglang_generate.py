@@ -89,6 +89,11 @@ def test_every_sampling_param_reaches_the_ask() -> None:
     assert (ask.num_choices, ask.priority) == (2, 3)
 
 
+def test_one_token_to_choose_from_is_greedy_even_where_several_share_the_highest_logit() -> None:
+    (ask,) = asks_of(sampling_params={"temperature": 1.0, "top_k": 1})
+    assert (ask.sampling.temperature, ask.sampling.top_k) == (0.0, 1)
+
+
 def test_null_for_a_sampling_param_means_its_default() -> None:
     names = [
         "stop", "temperature", "top_p", "top_k", "min_p", "min_new_tokens", "n", "ignore_eos", "skip_special_tokens",

@@ -46,7 +46,7 @@ RECORD = RequestRecord(
 )
 
 
-def record(number: int = 0, **changes: Any) -> RequestRecord:
+def record(number: float = 0, **changes: Any) -> RequestRecord:
     """A call that arrived `number` seconds after AT_S."""
     return evolve(RECORD, request_id=f"request-{number}", arrived_unix_s=AT_S + number, **changes)
 
