@@ -258,7 +258,7 @@ def create_app(dialects: Sequence[Dialect], serving: Serving, info: Info, stats:
     _add_info_routes(app, info)
     _add_admin_routes(app)
     add_stats_routes(app, stats or open_stats())
-    _add_document(app, dialects, info)
+    add_document(app, dialects, info)
     return app
 
 
@@ -427,7 +427,9 @@ def add_stats_routes(app: App, stats: Stats) -> None:
     app.generations["GET", "/v1/stats/stream"] = stream
 
 
-def _add_document(app: App, dialects: Sequence[Dialect], info: Info) -> None:
+def add_document(app: App, dialects: Sequence[Dialect], info: Info) -> None:
+    """Serve the OpenAPI document of the application's routes."""
+
     @cache
     def rendered() -> bytes:
         return orjson.dumps(
