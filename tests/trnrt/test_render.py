@@ -354,3 +354,22 @@ def test_torch_is_never_imported() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (run.stdout, run.returncode) == ("[]\n", 0), run.stderr
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"role": "user", "content": "Go on"},
+        {"role": "assistant", "content": None},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+    ],
+)
+async def test_what_cannot_be_continued_is_answered_with_a_new_message(last: dict[str, Any]) -> None:
+    plain = {"messages": [*MESSAGES, last], "rid": "r"}
+    async with rendering(saying("Good day")) as run:
+        for path in ("/v1/chat/completions/render", "/tokenize"):
+            replies = [
+                await ask(run.port, path, {**plain, "continue_final_message": wanted}) for wanted in (False, True)
+            ]
+            assert [reply.status for reply in replies] == [200, 200], replies[1].body
+            assert replies[0].json == replies[1].json

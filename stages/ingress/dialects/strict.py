@@ -54,6 +54,8 @@ def strict(dialect: Dialect, *, allows_unknown: bool = False, tells_usage: bool 
             call = evolve(call, body=_with_usage(call.body))
         if _are_ids(call.body.get("stop")):
             call = evolve(call, body=_with_stop_ids(call.body))
+        if call.body.get("continue_final_message") is True and not _can_be_continued(call.body.get("messages")):
+            call = evolve(call, body={**call.body, "continue_final_message": False})
         name = call.body.get("model")
         if isinstance(name, str) and name not in ("", model.served_model_name):
             raise InvalidRequest(f"The model `{name:.200}` does not exist.", "model", "model_not_found")
@@ -115,6 +117,13 @@ def _refuse(body: Mapping[str, Any], names: AbstractSet[str]) -> None:
 def _with_usage(body: dict[str, Any]) -> dict[str, Any]:
     options = body.get("stream_options")
     return {**body, "stream_options": {"include_usage": True, **(options if isinstance(options, dict) else {})}}
+
+
+def _can_be_continued(messages: object) -> bool:
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    if not isinstance(last, dict) or last.get("role") != "assistant" or last.get("tool_calls"):
+        return False
+    return isinstance(last.get("content"), str | list)
 
 
 def _are_ids(stop: object) -> bool:
