@@ -414,3 +414,18 @@ async def test_larger_numbers_are_refused_by_name(body: dict[str, Any], told: st
     async with rendering(None) as run:
         reply = await ask(run.port, "/v1/completions/render", body)
     assert (reply.status, reply.json["error"]["message"]) == (400, told)
+
+
+async def test_each_chunk_tells_its_own_choices_usage_where_that_is_asked_for() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"prompt": [[5], [5, 6, 7]], "n": 2, "stream": True, "stream_options": options}
+    async with rendering(counting(3)) as run:
+        *chunks, last, done = events((await ask(run.port, "/v1/completions", body)).body)
+    assert done is None
+    prompts = [1, 1, 3, 3]
+    for index, count in enumerate(prompts):
+        own = [chunk["usage"] for chunk in chunks if chunk["choices"][0]["index"] == index]
+        assert {usage["prompt_tokens"] for usage in own} == {count}
+        assert own[-1]["completion_tokens"] == 3
+        assert all(usage["completion_tokens"] <= 3 for usage in own)
+    assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == (4, 12)

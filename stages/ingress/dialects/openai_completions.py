@@ -348,7 +348,7 @@ class CompletionEncoder:
         ending = end or {"finish_reason": None, "matched_stop": None}
         chunk = self.top.chunk(KIND, [{**_entry(index, text, logprobs, ending), **(ids or {})}])
         if self.options.continuous_usage_stats and self.counts.latest:
-            chunk["usage"] = usage_json(self.counts.total())
+            chunk["usage"] = usage_json(self.counts.of(*divmod(index, self.asks[0].num_choices)))
         elif self.options.include_usage:
             chunk["usage"] = None
         return frame(chunk)
