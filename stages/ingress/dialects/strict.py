@@ -65,6 +65,16 @@ def strict(dialect: Dialect, *, allows_unknown: bool = False, tells_usage: bool 
     return evolve(dialect, parse=parse, error=strict_error)
 
 
+def only(dialect: Dialect, names: AbstractSet[str]) -> Dialect:
+    """Return a dialect that gets to see these fields of a body and no others."""
+
+    def parse(call: Call, model: ModelSettings) -> Parsed | Lookup:
+        body = {name: value for name, value in call.body.items() if name in names}
+        return dialect.parse(evolve(call, body=body), model)
+
+    return evolve(dialect, parse=parse)
+
+
 def strict_error(error: Exception, status: int, request_id: str = "") -> dict[str, object]:
     """Return the contract's error object."""
     kind = "InternalServerError" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "BadRequestError"
