@@ -1,15 +1,20 @@
-"""`python -m trnrt [serve|render|compile|simulate|report] [flags]`: argv to an exit code."""
+"""`python -m trnrt [serve|render|compile|simulate|report] [flags]`: argv to an exit code.
+
+What takes a while to import is imported in main, where a Ctrl-C is an exit code and no traceback.
+"""
 
 import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from stages.errors import StartupError
-from stages.logs.handler import logging_to
-from trnrt.config import Config, load_config
-from trnrt.render_config import RenderConfig, load_render_config
+
+if TYPE_CHECKING:
+    from trnrt.config import Config
+    from trnrt.render_config import RenderConfig
 
 COMMANDS = ("serve", "render", "compile", "simulate", "report")
 
@@ -35,6 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from trnrt.report import run_report
 
             return run_report(args)
+        from stages.logs.handler import logging_to
+        from trnrt.config import load_config
+        from trnrt.render_config import load_render_config
+
         config = load_render_config(args, os.environ) if command == "render" else load_config(args, os.environ)
         with logging_to(sys.stderr, config.log_level, config.log_format):
             return _run(command, config, args)
@@ -45,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(command: str, config: Config | RenderConfig, args: Sequence[str]) -> int:
+def _run(command: str, config: "Config | RenderConfig", args: Sequence[str]) -> int:
+    from trnrt.render_config import RenderConfig
+
     try:
         if isinstance(config, RenderConfig):
             from trnrt.render import run_render

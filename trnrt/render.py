@@ -225,10 +225,10 @@ async def serve_render(
                 server.port = await front.start(ingress, app, settings)
                 gc.freeze()
                 gc.set_threshold(10_000, 10, 7)  # as in serve.py
-                if server.seat is None:
-                    log.info("listening on %s (%s)", address(settings, server.port), server.config.mode)
-                else:
+                if server.seat is not None:
                     server.seat.tell_ready()
+                elif server.phase == "ready":  # else nothing is served any more
+                    log.info("listening on %s (%s)", address(settings, server.port), server.config.mode)
                 task_status.started(server)
             stages.cancel_scope.cancel()
 

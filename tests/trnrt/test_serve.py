@@ -206,6 +206,22 @@ def test_a_signal_while_the_server_loads_ends_it_quietly(number: signal.Signals,
     assert b"listening" not in rest
 
 
+@pytest.mark.parametrize("command", ["serve", "render"])
+def test_an_interrupt_while_modules_are_imported_ends_it_quietly(command: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "trnrt", command], stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if b"attr._make" in line:
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read()
+
+    assert process.returncode == 130
+    assert b"Traceback" not in rest
+
+
 @pytest.mark.parametrize(
     ("argv", "overlap"), [([], True), (["--disable-overlap-schedule"], False), (["--disable-overlap-schedule=0"], True)]
 )
