@@ -152,7 +152,7 @@ function drawRequests(id, { total: size, rows }) {
 function drawTiers(view) {
   mark(byId("cache-card"), "hidden", view.maps.length ? null : "");
   const [device, host] = view.windows[0].hitRates;
-  say(byId("n-cache"), `${view.cacheNote}; of the last minute's prompts ${asShare(device)} came from the device, ${asShare(host)} from the host`);
+  say(byId("n-cache"), `${view.cacheNote} · hits in the last minute: device ${asShare(device)}, host ${asShare(host)}`);
   keep(byId("tiers"), view.maps, () => make("figure", { class: "tier" }), drawOwners);
 }
 

@@ -153,6 +153,17 @@ def test_a_sketch_of_whatever_comes_has_a_bound() -> None:
 
 
 def test_a_call_has_only_the_latencies_it_came_to() -> None:
-    assert latencies_of(refused()) == {}
-    assert latencies_of(record(admitted_s=None)) == {"time_to_first_token": 4.0, "end_to_end": 10.0}
-    assert latencies_of(record(outcome="disconnected", first_token_s=None)) == {"end_to_end": 10.0, "queue_wait": 2.0}
+    assert latencies_of(refused()) == []
+    assert latencies_of(record(admitted_s=None)) == [("time_to_first_token", 4.0), ("end_to_end", 10.0)]
+    left = record(outcome="disconnected", first_token_s=None)
+    assert latencies_of(left) == [("end_to_end", 10.0), ("queue_wait", 2.0)]
+
+
+@given(st.lists(st.tuples(st.just(0.0) | st.floats(1e-9, 1e6), st.integers(1, 9)), min_size=1, max_size=40))
+def test_percentiles_are_those_that_the_sketch_itself_tells(values: list[tuple[float, int]]) -> None:
+    tally = Tally()
+    for value, count in values:
+        tally.took("end_to_end", value, count)
+    latency, sketch = tally.latency("end_to_end"), tally.sketches["end_to_end"]
+    told = (latency.p50_s, latency.p90_s, latency.p95_s, latency.p99_s)
+    assert told == tuple(min(sketch.get_quantile_value(q), sketch._max) for q in (0.5, 0.9, 0.95, 0.99))
