@@ -19,6 +19,8 @@ from stages.messages import Finish, FinishKind, PromptScores, Submit, TokensRow,
 
 _KINDS: Mapping[str, FinishKind] = {"stop": "stop", "length": "length", "content_filter": "content_filter"}
 _MAX_REASON_CHARACTERS = 2000
+# Of no vocabulary, and as much as tokenizers take.
+MAX_ID = 2**31 - 1
 
 
 class FrameReader:
@@ -62,8 +64,7 @@ class FrameReader:
         start = _start(len(ids), total, told, num_trimmed)
         new_ids = tuple(ids[start:])
         for token_id in new_ids:
-            if type(token_id) is not int or token_id < 0:
-                raise ValueError(f"{token_id!r} is no token id")
+            _token_id(token_id)
         self._num_told = total
         self.has_ended = finish is not None
         self.usage = Usage(
@@ -179,12 +180,18 @@ def _column(meta: Mapping[str, Any], name: str, start: int, count: int) -> list[
     return chosen
 
 
+def _token_id(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_ID:
+        raise ValueError(f"{value!r:.80} is no token id")
+    return value
+
+
 def _value(logprob: Any) -> float:
     return math.nan if logprob is None else float(logprob)
 
 
 def _pairs(top: Any) -> tuple[tuple[int, float], ...]:
-    return tuple((entry[1], _value(entry[0])) for entry in top or ())
+    return tuple((_token_id(entry[1]), _value(entry[0])) for entry in top or ())
 
 
 def _values(row: Any) -> tuple[float, ...]:

@@ -14,6 +14,8 @@ from stages.errors import EngineFailure, TrnrtError
 from stages.ingress.dialect import Call, Collected, Dialect, Lookup, Parsed, Route
 from stages.messages import (
     Ask,
+    Decode,
+    Decoded,
     Delta,
     Detokenize,
     Detokenized,
@@ -29,6 +31,7 @@ from stages.messages import (
     Tokenize,
     Tokenized,
     TokenLogprob,
+    TokensRow,
     ToolCallDelta,
     Usage,
     Work,
@@ -190,4 +193,13 @@ def _done(work: Work) -> WorkDone:
     if isinstance(work, ParseText):
         blocks = (TextBlock("reasoning", "hm"), TextBlock("text", "a")) if work.text != "plain" else ()
         return ParsedText(blocks, (ToolCallDelta(0, "f", '{"a":1}'),) if work.tools and blocks else ())
+    if isinstance(work, Decode):
+        return Decoded(PROMPT, tuple(tuple(_row_events(row)) for row in work.rows(PROMPT)))
     return PROMPT
+
+
+def _row_events(row: TokensRow) -> Iterator[Event]:
+    choice = row.submit.key.choice
+    yield Delta(choice, row.token_ids, text="a", usage=row.usage)
+    if row.finish is not None:
+        yield Ended(choice, row.finish, row.usage)

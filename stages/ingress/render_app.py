@@ -2,13 +2,15 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from http import HTTPStatus
 
 import orjson
 from attrs import frozen
 from quart import Response
 
 from stages.ingress import info as facts
-from stages.ingress.app import JSON, App, bare_app
+from stages.ingress import ollama
+from stages.ingress.app import JSON, App, add_document, bare_app
 from stages.ingress.dialect import Dialect
 from stages.ingress.dialects import (
     anthropic_count_tokens,
@@ -84,12 +86,16 @@ def render_dialects(made: RenderFacts) -> tuple[Dialect, ...]:
 
 def create_render_app(serving: Serving, made: RenderFacts) -> App:
     """Return the renderer's application."""
-    app = bare_app(render_dialects(made), serving)
+    dialects = render_dialects(made)
+    app = bare_app(dialects, serving)
     app.proxy = made.proxy
 
     async def ready() -> Response:
         readiness = made.info.readiness()
-        return Response(b"", 204 if readiness == "ready" else 503, headers={"x-sglang-renderer": readiness})
+        response = Response(b"", 204 if readiness == "ready" else 503, headers={"x-sglang-renderer": readiness})
+        if response.status_code == HTTPStatus.NO_CONTENT:  # which has no length, not one of 0
+            del response.headers["content-length"], response.headers["content-type"]
+        return response
 
     async def health() -> Response:
         if made.engine_health is None:
@@ -102,15 +108,26 @@ def create_render_app(serving: Serving, made: RenderFacts) -> App:
     async def model(model_id: str) -> Response:
         return _json(facts.model(made.info, model_id))
 
+    async def tags() -> Response:
+        return _json(ollama.tags(made.info))
+
+    async def api_version() -> Response:
+        return _json(ollama.version())
+
     routes: list[tuple[str, Callable[..., Awaitable[Response]]]] = [
         (READY, ready),
         ("/v1/models", models),
         ("/v1/models/<path:model_id>", model),
     ]
+    if made.has_engine:
+        routes += [("/api/tags", tags), ("/api/version", api_version)]
     if made.proxy is None:
         routes.append(("/health", health))
     for path, answer in routes:
-        app.add_url_rule(path, f"info {path}", answer, methods=["GET"])
+        kind = "health" if path in ("/health", READY) else "info"
+        app.add_url_rule(path, f"{kind} {path}", answer, methods=["GET"])
+    if made.proxy is None:  # else the engine's own
+        add_document(app, dialects, made.info)
     return app
 
 

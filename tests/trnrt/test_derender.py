@@ -9,7 +9,7 @@ import pytest
 from tests.fake_engine import Exchange, Script
 from tests.scripted.server import one_name
 from tests.stages.ingress.http import ask
-from tests.trnrt.render_kit import MESSAGES, Rendering, events, ids, rendering
+from tests.trnrt.render_kit import MESSAGES, Rendering, events, ids, rendering, spoiled
 
 CHAT: dict[str, Any] = {"messages": MESSAGES}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
@@ -195,3 +195,44 @@ async def test_an_engines_failure_is_told_as_it_was() -> None:
         for request in (PLAIN, STREAM):
             reply = await ask(run.port, "/v1/completions/derender", {"request": request, "outputs": [failed]})
             assert (reply.status, reply.json["error"]["message"]) == (502, "lost the device")
+
+
+async def test_whatever_is_brought_is_answered_or_refused_and_never_a_500() -> None:
+    body = {**CHAT, "stream": True, "logprobs": True, "top_logprobs": 2}
+    frames = frames_of(TEXT, logprobs=True)
+    choose = random.Random(5)
+    async with rendering(None, *PARSERS) as run:
+        first = await derender(run, "/v1/chat/completions", {"request": body, "outputs": frames[:9]})
+        whole = {"request": body, "outputs": frames[9:12], "state": first["state"]}
+        statuses = set()
+        for _ in range(400):
+            sent = {**whole, (part := choose.choice(("outputs", "state"))): spoiled(whole[part], choose)}
+            reply = await ask(run.port, "/v1/chat/completions/derender", sent)
+            assert reply.status in (200, 400), (reply.body, sent)
+            statuses.add(reply.status)
+    assert statuses == {200, 400}
+
+
+async def test_no_frame_of_an_engine_harms_anything_but_its_own_answer() -> None:
+    frames = frames_of("Good day", logprobs=True)
+    choose = random.Random(7)
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.body["rid"].startswith("bad"):
+            at = choose.randrange(len(frames))
+            for frame in [*frames[:at], spoiled(frames[at], choose), *frames[at + 1 :]]:
+                await exchange.frame(frame)
+        else:
+            for frame in frames:
+                await exchange.frame(frame)
+        await exchange.done()
+
+    async with rendering(script, *PARSERS) as run:
+        body = {**CHAT, "logprobs": True, "top_logprobs": 2}
+        expected = (await infer(run, "/v1/chat/completions", {**body, "rid": "good"}))["choices"]
+        for number in range(200):
+            bad = {**body, "rid": f"bad{number}", "stream": number % 2 == 0, "n": 1 + number % 2}
+            reply = await ask(run.port, "/v1/chat/completions", bad)
+            assert reply.status in (200, 400, 500, 502, 503)
+            assert reply.complete
+        assert (await infer(run, "/v1/chat/completions", {**body, "rid": "good"}))["choices"] == expected

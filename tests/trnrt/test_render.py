@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import trio
 
 from tests.fake_engine import Exchange, counting
 from tests.scripted.server import one_name
@@ -184,6 +185,30 @@ async def test_all_25_parameters_of_sampling_are_always_there() -> None:
     shown = (await rendered("/v1/chat/completions", CHAT))["sampling_params"]
     assert len(shown) == 25
     assert (shown["n"], shown["max_new_tokens"], shown["top_k"], shown["stop_token_ids"]) == (1, None, 1 << 30, None)
+
+
+async def test_a_stop_of_ids_is_stop_token_ids() -> None:
+    for more, ids_of in (({}, [5, 7]), ({"stop_token_ids": [9]}, [9])):
+        shown = (await rendered("/v1/chat/completions", {**CHAT, "stop": [7, 5], **more}))["sampling_params"]
+        assert (shown["stop"], shown["stop_token_ids"]) == (None, ids_of)
+    async with rendering() as run:
+        assert (await ask(run.port, "/v1/chat/completions/render", {**CHAT, "stop": [5, "a"]})).status == 400
+
+
+async def test_more_prompts_than_the_queue_holds_wait_and_all_are_answered() -> None:
+    async with rendering(None, "--queue-capacity", "1", "--tokenizer-workers", "2") as run:
+        told: list[int] = []
+
+        async def one(number: int) -> None:
+            reply = await ask(run.port, "/tokenize", {"prompt": "word " * number})
+            assert reply.status == 200
+            told.append(reply.json["count"])
+
+        async with trio.open_nursery() as nursery:
+            for number in range(1, 41):
+                nursery.start_soon(one, number)
+    assert len(told) == 40
+    assert len(set(told)) == 40
 
 
 async def test_greedy_is_written_as_one_token_of_choice() -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jsonschema
 import orjson
 import pytest
 
@@ -27,10 +28,15 @@ ALWAYS = {
     ("POST", "/v1/tokenize"),
     ("GET", "/_sglang_renderer/ready"),
     ("GET", "/health"),
+    ("GET", "/openapi.json"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/<path:model_id>"),
 }
+# Of these, what a renderer that passes calls on leaves to its engine.
+THE_ENGINES = {("GET", "/health"), ("GET", "/openapi.json"), ("POST", "/generate"), ("PUT", "/generate")}
 WITH_ENGINE = {
+    ("GET", "/api/tags"),
+    ("GET", "/api/version"),
     ("POST", "/api/chat"),
     ("POST", "/api/generate"),
     ("POST", "/api/show"),
@@ -42,6 +48,7 @@ WITH_ENGINE = {
     ("POST", "/v1/messages"),
     ("POST", "/v1/responses"),
 }
+OWN_FIGURES = {("GET", "/dashboard"), ("GET", "/v1/stats"), ("GET", "/v1/stats/stream")}
 CHAT: dict[str, Any] = {"messages": MESSAGES}
 
 
@@ -80,6 +87,40 @@ async def test_before_an_engine_every_dialect_is_served() -> None:
         assert routes_of(run) == ALWAYS | WITH_ENGINE
 
 
+async def test_in_the_engines_place_the_rest_is_the_engines() -> None:
+    async with rendering(counting(1), "--proxy-unhandled-routes") as run:
+        assert routes_of(run) == (ALWAYS | WITH_ENGINE) - THE_ENGINES
+
+
+async def test_the_document_lists_all_routes_and_what_they_really_answer() -> None:
+    async with rendering(counting(1)) as run:
+        document = (await get(run.port, "/openapi.json")).json
+        paths = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+        assert paths - OWN_FIGURES == {
+            (method, path.replace("<path:model_id>", "{model_id}")) for method, path in ALWAYS | WITH_ENGINE
+        }
+        frame = {"output_ids": [40], "meta_info": {"finish_reason": {"type": "stop"}}}
+        for path, body in (
+            ("/v1/chat/completions/render", CHAT),
+            ("/v1/chat/completions/render", {**CHAT, "stop": ["a"], "regex": "a", "seed": 3, "cache_salt": "s"}),
+            ("/v1/completions/render", {"prompt": ["a", "b"], "stop_regex": "a", "logit_bias": {"5": 1.5}}),
+            ("/v1/responses/render", {"input": "a"}),
+            ("/v1/messages/render", {**CHAT, "max_tokens": 4}),
+            ("/v1/chat/completions/derender", {"request": CHAT, "outputs": [frame]}),
+            ("/v1/completions/derender", {"request": {"prompt": "a", "stream": True}, "outputs": [frame]}),
+            ("/v1/chat/completions", CHAT),
+            ("/tokenize", CHAT),
+        ):
+            reply = await ask(run.port, path, body)
+            assert reply.status == 200, reply.body
+            answered = document["paths"][path]["post"]["responses"]
+            schema = {**answered["200"]["content"]["application/json"]["schema"], "components": document["components"]}
+            jsonschema.validate(reply.json, schema)
+            refused = await ask(run.port, path, {"stream": 5, "tokens": 5, "prompt": 5, "messages": 5, "outputs": 5})
+            schema = {**answered["400"]["content"]["application/json"]["schema"], "components": document["components"]}
+            jsonschema.validate(refused.json, schema)
+
+
 async def test_the_engines_health_is_its_status_and_503_without_one() -> None:
     async def teapot(exchange: Exchange) -> None:
         await exchange.refuse(418, b"short and stout")
@@ -96,8 +137,15 @@ async def test_the_engines_health_is_its_status_and_503_without_one() -> None:
 async def test_the_ready_route_asks_no_engine_and_needs_no_key() -> None:
     async with rendering(counting(1), "--api-key", "sesame") as run:
         run.engine.is_up = False
-        reply = await get(run.port, "/_sglang_renderer/ready")
-        assert (reply.status, reply.body, reply.headers["x-sglang-renderer"]) == (204, b"", "ready")
+        async with connected(run.port) as client:
+            await client.send(b"GET /_sglang_renderer/ready HTTP/1.1\r\nhost: x\r\n\r\n")
+            reply = await client.reply(has_body=False)
+            # The connection goes on after a head without a body.
+            assert (await client.get("/health")).status == 503
+        assert (reply.status, reply.headers["x-sglang-renderer"]) == (204, "ready")
+        assert "content-length" not in reply.headers
+        run.server.phase = "draining"
+        assert (await get(run.port, "/_sglang_renderer/ready")).status == 503
         assert (await get(run.port, "/v1/models")).status == 401
         assert (await ask(run.port, "/v1/chat/completions", CHAT)).status == 401
         assert (await ask(run.port, "/tokenize", {"prompt": "a"}, ["authorization: Bearer sesame"])).status == 200

@@ -8,7 +8,7 @@ The state is what was told so far, each choice's as one frame, and of the prompt
 was told is decoded again each time, which costs little, and makes the next chunks exactly those of an undivided stream.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from attrs import define, evolve, field, frozen
 
 from stages.detokenizer.vocabulary import WINDOW_TOKENS
 from stages.engine.framing import BroughtFrames
-from stages.ingress.dialect import Call, Collected, Dialect, Lookup, Parsed, Route
+from stages.ingress.dialect import BodyForm, Call, Collected, Dialect, Lookup, Parsed, Route
 from stages.ingress.dialects.common import DONE
 from stages.ingress.dialects.fields import shown
 from stages.ingress.dialects.openai_common import invalid, read_body
@@ -59,6 +59,9 @@ class StatePrompt:
     in_reasoning: bool | None = None
 
 
+FORM = BodyForm((DerenderBody,))
+
+
 @define(eq=False)
 class _Part:
     """What is decoded of one ask: its frames by choice, those told earlier first."""
@@ -85,6 +88,7 @@ class _Part:
 
 def derender_dialect(inner: Dialect, path: str, submits: Submits) -> Dialect:
     """Return the dialect of `path`/derender: what `inner` would have answered, had these tokens been its engine's."""
+    asked = next(route for route in inner.routes if route.path == path).samples[0]
 
     def parse(call: Call, model: ModelSettings) -> Lookup:
         body = read_body(DerenderBody, call.body)
@@ -109,7 +113,19 @@ def derender_dialect(inner: Dialect, path: str, submits: Submits) -> Dialect:
         answer = _stepwise if parsed.stream else _whole
         return Lookup(works, partial(answer, parsed, parts, again))
 
-    return evolve(inner, name=f"{inner.name}_derender", routes=(Route(f"{path}{SUFFIX}"),), parse=parse)
+    return evolve(
+        inner,
+        name=f"{inner.name}_derender",
+        routes=(Route(f"{path}{SUFFIX}", form=FORM, samples=tuple(_samples(asked))),),
+        parse=parse,
+    )
+
+
+def _samples(asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for is_stream in (False, True):
+        for finish in ({"type": "stop", "matched": None}, {"type": "length"}, *((None,) if is_stream else ())):
+            outputs = [{"output_ids": [8], "meta_info": {"finish_reason": finish}}]
+            yield {"request": {**asked, "stream": is_stream}, "outputs": outputs}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

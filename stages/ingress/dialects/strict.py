@@ -52,6 +52,8 @@ def strict(dialect: Dialect, *, allows_unknown: bool = False, tells_usage: bool 
                 _refuse(call.body, call.body.keys() - known[call.path])
         if tells_usage and call.body.get("stream") is True:
             call = evolve(call, body=_with_usage(call.body))
+        if _are_ids(call.body.get("stop")):
+            call = evolve(call, body=_with_stop_ids(call.body))
         name = call.body.get("model")
         if isinstance(name, str) and name not in ("", model.served_model_name):
             raise InvalidRequest(f"The model `{name:.200}` does not exist.", "model", "model_not_found")
@@ -113,3 +115,13 @@ def _refuse(body: Mapping[str, Any], names: AbstractSet[str]) -> None:
 def _with_usage(body: dict[str, Any]) -> dict[str, Any]:
     options = body.get("stream_options")
     return {**body, "stream_options": {"include_usage": True, **(options if isinstance(options, dict) else {})}}
+
+
+def _are_ids(stop: object) -> bool:
+    return isinstance(stop, list) and bool(stop) and all(type(one) is int for one in stop)
+
+
+def _with_stop_ids(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a body whose stop was ids, which are stop_token_ids unless there are some."""
+    ids = body["stop"] if body.get("stop_token_ids") is None else body["stop_token_ids"]
+    return {**body, "stop": None, "stop_token_ids": ids}

@@ -168,6 +168,11 @@ def test_a_stop_token_left_out_of_the_ids_may_have_a_logprob() -> None:
         {"output_token_logprobs": ENTRIES[:2], "output_top_logprobs": TOPS[:1]},
         {"output_token_logprobs": [[1], [2]], "output_top_logprobs": [7, 7]},
         {"output_token_logprobs": [["a", 5], ["b", 6]]},
+        # An id that is none would end the detokenizer, and with it the server.
+        *(
+            {"output_token_logprobs": ENTRIES[:2], "output_top_logprobs": [[[-1.0, wrong, None]]] * 2}
+            for wrong in ({"a": 1}, "5", None, -1, True, 2**40)
+        ),
     ],
 )
 def test_logprobs_that_do_not_fit_the_ids_are_a_500(meta: dict[str, Any]) -> None:
