@@ -27,11 +27,17 @@ def healthy(at_s: int) -> dict[str, Any]:
 def filling(at_s: int) -> dict[str, Any]:
     queued = max(0, at_s - 190)
     calm = healthy(at_s)
-    return full(queued=queued, wait_s=0.05 * queued, rate=1030, tokens=at_s, after_s=at_s) if queued else calm
+    return (
+        full(queued=queued, wait_s=0.05 * queued, age_s=0.08 * queued, rate=1030, tokens=at_s, after_s=at_s)
+        if queued
+        else calm
+    )
 
 
 def refusing(at_s: int) -> dict[str, Any]:
-    return full(queued=256, wait_s=9.1, refused={"queue_full": 37, "queue_timeout": 4}, tokens=at_s, after_s=at_s)
+    return full(
+        queued=256, wait_s=9.1, age_s=15.0, refused={"queue_full": 37, "queue_timeout": 4}, tokens=at_s, after_s=at_s
+    )
 
 
 PICTURES: dict[str, tuple[Callable[[int], dict[str, Any]], str, dict[str, int]]] = {

@@ -5,10 +5,13 @@ that detokenizing is real; a prefill step holds as many prompts as there are, si
 """
 
 import argparse
+import logging
+import os
 import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import trio
@@ -16,9 +19,12 @@ from attrs import define, field
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+import stages.detokenizer.stage
 from graphs.keys import Buckets, doubling
 from graphs.step import Capacity, StepInput, StepOutput, Transfer
 from stages.detokenizer.vocabulary import open_vocabulary
+from stages.inbox import Meter
+from stages.stats.lossy import StatsSend
 from stages.stats.stage import open_stats
 from trnrt.config import Config
 from trnrt.resolve import resolve
@@ -59,11 +65,15 @@ class PacedDevice:
         pass
 
 
-def paced_server(step_s: float, num_streams: int, port: int) -> Server:
+def paced_server(step_s: float, num_streams: int, port: int, **settings: Any) -> Server:
     """Return a server, not started, with room for num_streams."""
     total_tokens = 2 * num_streams * CONTEXT_TOKENS
     config = Config(
-        port=port, context_length=CONTEXT_TOKENS, max_running_requests=num_streams, max_total_tokens=total_tokens
+        port=port,
+        context_length=CONTEXT_TOKENS,
+        max_running_requests=num_streams,
+        max_total_tokens=total_tokens,
+        **settings,
     )
     model = read_served_model(config)
     config = resolve(config, model)
@@ -86,13 +96,67 @@ def _words(model: ServedModel) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
     return np.array([number for number, piece in enumerate(pieces) if piece[:1] == b" " and piece[1:].isalpha()])
 
 
+class NoGaps:
+    """Stands for the gaps between tokens, and notes none."""
+
+    def __init__(self, now_s: float) -> None: ...
+
+    def took(self, choice: object, num_tokens: int) -> None: ...
+
+    def told(self) -> None: ...
+
+
+def blind(server: Server) -> None:
+    """Let a server's stages notice nothing of themselves, which only a measurement of what that costs wants."""
+    stages.detokenizer.stage.Gaps = NoGaps  # type: ignore[assignment,misc]
+    StatsSend.send = lambda self, item: None  # type: ignore[method-assign,assignment]
+    channels = server.channels
+    for name in ("scheduler", "plans", "transfers", "tokens", "grammar"):
+        inbox = getattr(channels, f"{name}_receive")
+        # The channel itself, with a meter that nobody turns.
+        setattr(channels, f"{name}_receive", Bare(inbox._channel))
+
+
+class Bare:
+    """A channel's receiving end as trio has it, and a meter that stands still."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel, self.meter = channel, Meter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def __aiter__(self) -> Any:
+        return self._channel.__aiter__()
+
+    async def __aenter__(self) -> Any:
+        return await self._channel.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._channel.__aexit__(*error)
+
+    def __enter__(self) -> Any:
+        return self._channel.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._channel.__exit__(*error)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--step-s", type=float, default=0.01)
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--observers", choices=("none", "stats", "all"), default="stats")
+    parser.add_argument("--prod-dir", help="folder of the production log, with --observers all")
     arguments = parser.parse_args()
-    server = paced_server(arguments.step_s, arguments.streams, arguments.port)
+    settings: dict[str, Any] = {"enable_metrics": True}
+    if arguments.observers == "all":
+        settings |= {"log_requests": True, "access_log": True, "prod_dir": arguments.prod_dir}
+        logging.basicConfig(level=logging.INFO, stream=open(os.devnull, "w"))  # noqa: SIM115  # until the end
+    server = paced_server(arguments.step_s, arguments.streams, arguments.port, **settings)
+    if arguments.observers == "none":
+        blind(server)
     sys.setswitchinterval(THREAD_SWITCH_S)
 
     async def run() -> None:

@@ -44,7 +44,8 @@ def intervals(record: RequestRecord) -> list[Interval]:
     marks: list[tuple[StageName, float | None]] = [("ingress", record.parsed_s), ("prompt", record.prompt_ready_s)]
     if record.is_constrained:
         marks.append(("grammar", record.submitted_s))
-    if record.admitted_s is None and record.first_token_s is not None:
+    is_remote = record.first_token_s is not None or record.cause == "engine_refused"
+    if record.admitted_s is None and is_remote:
         marks.append(("engine", record.first_token_s))
     else:
         marks += [("queue", record.admitted_s), ("prefill", record.first_token_s)]

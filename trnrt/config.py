@@ -92,9 +92,12 @@ class Config(HttpConfig):
     """Every setting of `python -m trnrt`, resolved."""
 
     model_path: str | None = setting(
-        None, "model", "checkpoint folder; the shipped demo model when absent", alias="model"
+        None, "model", "checkpoint folder or hub name (org/name); the shipped demo model when absent", alias="model"
     )
-    tokenizer_path: str | None = setting(None, "model", "folder with tokenizer.json; the model's own when absent")
+    revision: str | None = setting(None, "model", "revision of the model on the hub; main when absent")
+    tokenizer_path: str | None = setting(
+        None, "model", "folder or hub name of tokenizer.json; the model's own when absent"
+    )
     served_model_name: str | None = setting(None, "model", "name in /v1/models and answers; the folder's when absent")
     chat_template: str | None = setting(None, "model", "file or built-in name of a template in place of the model's")
     model_alias: str = setting("claude-*", "model", "other names it answers to, by commas; * stands for any text")

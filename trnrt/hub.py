@@ -1,10 +1,11 @@
-"""Model folders by name: a folder here is taken as it is, org/name is fetched from the hub, its small files only.
+"""Model folders by name: a folder here is taken as it is, of org/name on the hub the files that are needed are fetched.
 
 HF_TOKEN, HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE mean what they mean to every tool: the cache is shared with them.
 """
 
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from stages.errors import ConfigError
@@ -24,12 +25,14 @@ SMALL_FILES = (
     "encoding/encoding_dsv32.py",
     "encoding/encoding_dsv4.py",
 )
+# What a server of the model itself needs too.
+WITH_WEIGHTS = (*SMALL_FILES, "*.safetensors", "*.safetensors.index.json")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 log = logging.getLogger("trnrt")
 
 
-def local_folder(name: str, flag: str, revision: str | None = None) -> Path:
+def local_folder(name: str, flag: str, revision: str | None = None, files: Sequence[str] = SMALL_FILES) -> Path:
     """Return the folder `name` means: itself, a file's, or one of the hub's; raises ConfigError with `flag`."""
     path = Path(name).expanduser()
     if path.is_dir():
@@ -38,10 +41,10 @@ def local_folder(name: str, flag: str, revision: str | None = None) -> Path:
         return path.parent
     if _NAME.match(name) is None:
         raise ConfigError(f"{flag}: there is no folder {name}, and it is no name on the hub (org/name)")
-    return _fetched(name, flag, revision)
+    return _fetched(name, flag, revision, files)
 
 
-def _fetched(name: str, flag: str, revision: str | None) -> Path:
+def _fetched(name: str, flag: str, revision: str | None, files: Sequence[str]) -> Path:
     # Reads its environment when it is imported, and takes half a second of it.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
@@ -52,7 +55,7 @@ def _fetched(name: str, flag: str, revision: str | None) -> Path:
     )
 
     try:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(SMALL_FILES)))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except GatedRepoError:
         raise ConfigError(f"{flag}: {name} is gated; ask for access on the hub and set HF_TOKEN") from None
     except RepositoryNotFoundError:

@@ -17,7 +17,8 @@ from attrs import evolve, frozen
 from stages.detokenizer.parsers.loading import load_reasoning_parser, load_tool_parser
 from stages.errors import CheckpointError, ConfigError
 from stages.settings import ModelSettings, TemplateSource
-from stages.tokenizer_file import read_tokenizer_file
+from stages.tiktoken_file import find_ranks
+from stages.tokenizer_file import FILE_NAME, read_tokenizer_file
 from trnrt import model_config
 from trnrt.chat_templates import choose_template, special_tokens
 from trnrt.folder_files import end_ids, read_json, read_optional, senseless
@@ -133,20 +134,27 @@ def _of_files(
     if not isinstance(architectures, list | tuple) or not all(isinstance(name, str) for name in architectures):
         raise senseless(file, "architectures", architectures)
     ends = frozenset().union(*(end_ids(table, file) for table in model_config.text_tables(config)))
-    size = vocab or model_config.vocab_size(config, file)
-    if size is None:
-        raise CheckpointError(f"{file}: vocab_size is missing; give it with --vocab-size")
     generation_file = folder / "generation_config.json"
     generation = read_optional(generation_file)
     return _Facts(
         model_type=model_type,
         architectures=tuple(architectures),
         context_length=_context(config, file, context, environ),
-        vocab_size=size,
+        vocab_size=vocab or _vocabulary(config, file),
         end_ids=ends | end_ids(generation, generation_file),
         defaults=_defaults(generation, generation_file) if defaults == "model" else SamplingDefaults(),
         config=config,
     )
+
+
+def _vocabulary(config: Mapping[str, Any], file: Path) -> int:
+    try:
+        size = model_config.vocab_size(config, file)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; give it with --vocab-size") from None
+    if size is None:
+        raise CheckpointError(f"{file}: vocab_size is missing; give it with --vocab-size")
+    return size
 
 
 def _context(config: Mapping[str, Any], file: Path, wanted: int | None, environ: Mapping[str, str]) -> int:
@@ -189,6 +197,8 @@ def _template_kwargs(given: str | Mapping[str, Any] | None) -> Mapping[str, Any]
 
 def _tokenizer_ends(folder: Path) -> frozenset[int]:
     """Return the ids of the tokenizer's own end token and of those that end answers wherever they exist."""
+    if not (folder / FILE_NAME).is_file() and find_ranks(folder) is None:
+        raise CheckpointError(f"{folder}: {FILE_NAME} is missing; --tokenizer-path names a folder that has one")
     file = read_tokenizer_file(str(folder))
     texts = {special_tokens(folder).get("eos_token"), ADDED_END}
     return frozenset(token.token_id for token in file.added if token.text in texts)

@@ -36,8 +36,8 @@ class RenderConfig(HttpConfig):
     resolved_sampling_params: str | None = setting(
         None, "model", "JSON object: defaults in place of both; needs --context-length and --vocab-size"
     )
-    tool_call_parser: str | None = setting(None, "model", "a name of docs/PARSERS.md; no tool calls when absent")
-    reasoning_parser: str | None = setting(None, "model", "a name of docs/PARSERS.md; no reasoning when absent")
+    tool_call_parser: str | None = setting("auto", "model", "a name of docs/PARSERS.md, none, or auto: its card's")
+    reasoning_parser: str | None = setting("auto", "model", "a name of docs/PARSERS.md, none, or auto: its card's")
     config: str | None = setting(None, "model", "TOML file with settings by field name")
 
     engine_url: str | None = setting(None, "engine", "origin of the engine; none is asked when absent")

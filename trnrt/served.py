@@ -10,6 +10,7 @@ from stages.settings import ModelSettings, TemplateSource
 from trnrt.chat_templates import choose_template
 from trnrt.config import Config
 from trnrt.folder_files import end_ids, need, read_json
+from trnrt.hub import WITH_WEIGHTS, local_folder
 from trnrt.model_folder import chosen_parsers
 from trnrt.models import card_for, demo
 from trnrt.models.card import ModelCard
@@ -33,15 +34,17 @@ class ServedModel:
 
 def read_served_model(config: Config) -> ServedModel:
     """Return the model that `config` names; raises CheckpointError naming a file or key, ConfigError naming a flag."""
-    folder = Path(config.model_path) if config.model_path else DEMO_FILES
-    if not folder.is_dir():
-        raise ConfigError(f"--model-path: there is no folder {folder}")
+    folder = DEMO_FILES
+    if config.model_path:
+        folder = local_folder(config.model_path, "--model-path", config.revision, WITH_WEIGHTS)
     file = folder / "config.json"
     raw = read_json(file)
     text = need(raw, "text_config", dict, file) if "text_config" in raw else raw
     card = card_for(need(raw, "model_type", str, file))
     reasoning, tools = chosen_parsers(config.reasoning_parser, config.tool_call_parser, card)
-    tokenizer_folder = Path(config.tokenizer_path) if config.tokenizer_path else folder
+    tokenizer_folder = folder
+    if config.tokenizer_path:
+        tokenizer_folder = local_folder(config.tokenizer_path, "--tokenizer-path", config.revision)
     if not (tokenizer_folder / "tokenizer.json").is_file():
         raise CheckpointError(f"{tokenizer_folder}: tokenizer.json is missing")
     template = TemplateSource({}, native=card.template)
@@ -62,7 +65,7 @@ def read_served_model(config: Config) -> ServedModel:
         card=card,
         template=template,
         settings=ModelSettings(
-            served_model_name=config.served_model_name or (folder.resolve().name if config.model_path else DEMO_NAME),
+            served_model_name=config.served_model_name or _name(config.model_path),
             model_path=str(config.model_path or DEMO_NAME),
             model_type=raw["model_type"],
             architectures=tuple(raw.get("architectures") or ()),
@@ -83,3 +86,11 @@ def read_served_model(config: Config) -> ServedModel:
             penalties=config.penalties,
         ),
     )
+
+
+def _name(model_path: str | None) -> str:
+    """Return what a model is called that nobody has given a name: its folder's, or the one it has on the hub."""
+    if model_path is None:
+        return DEMO_NAME
+    path = Path(model_path).expanduser()
+    return path.resolve().name if path.exists() else model_path

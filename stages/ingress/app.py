@@ -42,7 +42,7 @@ from stages.ingress.respond import Serving, answer_lookup, describe, respond
 from stages.ingress.stats_routes import StatsFeed, encoded, read_limit
 from stages.ingress.wire import AsgiWire, Wire
 from stages.logs.access import LEFT, log_access
-from stages.stats.exposition import expose
+from stages.stats.exposition import scrape
 from stages.stats.stage import Stats, open_stats
 from stages.trace_context import TraceContext, trace_of
 from stages.trail import Trail
@@ -414,7 +414,9 @@ def add_stats_routes(app: App, stats: Stats) -> None:
         return response if isinstance(response, Response) else GenerationResponse(response)
 
     async def metrics() -> Response:
-        text, content_type = expose(stats, trio.current_time(), request.headers.get("accept", ""))
+        # To write it takes ten times as long as to read it off, which would keep tokens waiting.
+        work = partial(scrape(stats, trio.current_time()).text, request.headers.get("accept", ""))
+        text, content_type = await app.serving.aside.write(work)
         return Response(text, content_type=content_type)
 
     if app.serving.settings.enable_metrics:

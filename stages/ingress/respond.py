@@ -140,19 +140,28 @@ async def refuse(error: Exception, shape: ErrorBody, request_id: str, wire: Wire
 
 
 def describe(error: Exception) -> tuple[int, Exception, dict[str, str]]:
-    """Return the HTTP status of an error, the error to tell the client, and the headers that go with it."""
+    """Return the HTTP status of an error, the error to tell the client, and the headers that go with it.
+
+    What the server is at fault for is logged.
+    """
     told = _told(error)
+    status, headers = _status_of(told)
+    return status, told, headers
+
+
+def _status_of(told: Exception) -> tuple[int, dict[str, str]]:
+    """Return the HTTP status of an error that clients may know, and its headers."""
     if isinstance(told, RequestError):
-        return told.status, told, {}
+        return told.status, {}
     if isinstance(told, Unavailable):
         headers = {"retry-after": str(told.retry_after_s)}
         if isinstance(told, QueueFull):
             headers["x-trnrt-queue-full"] = "1"
-        return told.status, told, headers
+        return told.status, headers
     if isinstance(told, RemoteFailure):
         again = {} if told.retry_after_s is None else {"retry-after": str(told.retry_after_s)}
-        return told.status, told, again
-    return INTERNAL_STATUS, told, {}
+        return told.status, again
+    return INTERNAL_STATUS, {}
 
 
 async def send_json(wire: Wire, status: int, value: object, headers: dict[str, str] | None = None) -> None:
@@ -219,8 +228,9 @@ async def _fail(error: Exception, parsed: Parsed, dialect: Dialect, request_id: 
     trail.failed(told)
     in_stream = parsed.stream and parsed.errors_in_stream and isinstance(told, RequestError)
     if not wire.started and not in_stream:
-        trail.status, _, _ = describe(told)
-        await refuse(told, dialect.error, request_id, wire)
+        status, headers = _status_of(told)
+        trail.status = status
+        await send_json(wire, status, dialect.error(told, status, request_id), headers)
         return
     trail.status = STREAM_STATUS
     if not wire.started:

@@ -17,6 +17,7 @@ from attrs import field, frozen
 LineFormat = Literal["text", "json"]
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_NEEDS_QUOTES = re.compile(f'[\\s"=]|{_UNPRINTABLE.pattern}')
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 TRACEBACK_BAR = "  | "
 # Loggers of ours: their lines say what they are about, others' are told by name.
@@ -24,6 +25,8 @@ _OURS = ("trnrt", "stages", "graphs")
 # What an entry weighs besides its texts, and a traceback.
 ENTRY_BYTES = 512
 TRACEBACK_BYTES = 8192
+# A piece of a long text takes some 0.2 ms.
+PIECE_CHARACTERS = 1 << 14
 
 
 @frozen(eq=False)
@@ -85,11 +88,9 @@ def _text_line(entry: Entry) -> str:
 
 
 def _text_value(value: Any) -> str:
-    if isinstance(value, str) and value and not re.search(r'[\s"=]', value):
-        return printable(value)
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return printable(json.dumps(value, ensure_ascii=False, default=_plain))
+    if isinstance(value, str) and value and not _NEEDS_QUOTES.search(value):
+        return value
+    return f"{value:.6g}" if isinstance(value, float) else _json(value)
 
 
 def _json_line(entry: Entry) -> str:
@@ -105,8 +106,31 @@ def _json_line(entry: Entry) -> str:
     value |= {name: field_value for name, field_value in entry.fields.items() if name not in value}
     if entry.traceback is not None:
         value["traceback"] = _traceback(entry)
+    if entry.num_bytes > ENTRY_BYTES + TRACEBACK_BYTES + PIECE_CHARACTERS:
+        return _json(value)
     # Inside a string only: JSON has none of them elsewhere.
     return _UNPRINTABLE.sub(_escaped, json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain))
+
+
+def _json(value: Any) -> str:
+    """Return a value as JSON, everything spelled out that could be taken for more than a part of one line.
+
+    A long text is written in pieces: the library's calls hold up whoever serves meanwhile.
+    """
+    if isinstance(value, str):
+        starts = range(0, len(value), PIECE_CHARACTERS)
+        return f'"{"".join(_inside(value[start : start + PIECE_CHARACTERS]) for start in starts)}"'
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{_json(str(name))}:{_json(member)}' for name, member in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_json, value))}]"
+    if value is None or isinstance(value, bool | int | float):
+        return json.dumps(value)
+    return _json(_plain(value))
+
+
+def _inside(text: str) -> str:
+    return _UNPRINTABLE.sub(_escaped, json.dumps(text, ensure_ascii=False)[1:-1])
 
 
 def _plain(value: object) -> object:

@@ -30,18 +30,24 @@ class Text:
     _is_cut: bool = False
 
     def add(self, piece: str) -> None:
-        """Add what came."""
+        """Add what came; of a long piece only what is kept is copied."""
         if self.max_characters is None:
             self._head.append(piece)
+            self._num_head += len(piece)
             return
         half = self.max_characters // 2
-        taken = piece[: half - self._num_head]
-        if taken:
-            self._head.append(taken)
-            self._num_head += len(taken)
-        rest = self._tail + piece[len(taken) :]
+        num_taken = min(len(piece), half - self._num_head)
+        if num_taken:
+            self._head.append(piece[:num_taken])
+            self._num_head += num_taken
+        rest = self._tail + piece[max(num_taken, len(piece) - half - 1) :]
         self._is_cut = self._is_cut or len(rest) > half
         self._tail = rest[-half:]
+
+    @property
+    def num_characters(self) -> int:
+        """Return how much is kept."""
+        return self._num_head + len(self._tail)
 
     def __str__(self) -> str:
         """Return the text."""
@@ -59,6 +65,11 @@ class Said:
 
     def __attrs_post_init__(self) -> None:
         self.reasoning, self.text, self.tool_calls = (Text(self.max_characters) for _ in range(3))
+
+    @property
+    def num_characters(self) -> int:
+        """Return how much is kept."""
+        return self.reasoning.num_characters + self.text.num_characters + self.tool_calls.num_characters
 
     def told(self) -> dict[str, str]:
         """Return what there is of it."""
@@ -100,7 +111,7 @@ class Transcript:
         if self.has_texts:
             num_characters = sum(map(_size_of, self.asks))
             fields["prompts"] = Deferred(num_characters, self._prompts)
-            fields["answers"] = Deferred(CUT_CHARACTERS * len(self.said), self._answers)
+            fields["answers"] = Deferred(sum(said.num_characters for said in self.said.values()), self._answers)
         return fields
 
     def _prompts(self) -> list[str]:
@@ -165,18 +176,26 @@ def _size_of(ask: Ask) -> int:
 
 def _written(prompt: Chat | str | tuple[int, ...], max_characters: int | None) -> str:
     text = Text(max_characters)
-    for part in _parts(prompt):
+    for part in _parts(prompt, max_characters):
         text.add(part)
     return str(text)
 
 
-def _parts(prompt: Chat | str | tuple[int, ...]) -> Iterator[str]:
+def _parts(prompt: Chat | str | tuple[int, ...], max_characters: int | None) -> Iterator[str]:
+    """Give a prompt in pieces, of many ids only those that are kept."""
     if isinstance(prompt, Chat):
         for message in prompt.messages:
-            yield json.dumps(message, ensure_ascii=False, default=str)
+            yield f"{message.get('role')}: "
+            yield str(message.get("reasoning_content") or "")
+            yield str(message.get("content") or "")
+            if calls := message.get("tool_calls"):
+                yield f" {json.dumps(calls, ensure_ascii=False, default=str)}"
             yield "\n"
     elif isinstance(prompt, str):
         yield prompt
     else:
-        for token_id in prompt:
+        ids = prompt
+        if max_characters is not None and len(ids) > 2 * max_characters:  # each takes two at least
+            ids = (*ids[:max_characters], *ids[-max_characters:])
+        for token_id in ids:
             yield f"{token_id} "

@@ -58,7 +58,8 @@ class Book:
     def ended(self, record: RequestRecord, now_s: float) -> None:
         """Add a call that has ended."""
         self.spans.tally(self.unix_s(now_s)).ended(record)
-        self._recent("ended_prompt_tokens").add(record.prompt_tokens, now_s)
+        if record.outcome != "refused":
+            self._recent("ended_prompt_tokens").add(record.prompt_tokens, now_s)
         self.histograms.ended(record)
         self._add_up(record)
         self._note_failure(record, now_s)
@@ -98,18 +99,12 @@ class Book:
             self.unavailable[record.cause or "unavailable"] += 1
         if record.outcome == "refused":
             return
-        counts = {
-            "calls": 1,
-            "constrained": int(record.is_constrained),
-            "aborted": int(record.outcome in ("abort", "disconnected")),
-            "prompt_tokens": record.prompt_tokens,
-            "completion_tokens": record.completion_tokens,
-            "cached_device_tokens": record.cached_device_tokens,
-            "cached_host_tokens": record.cached_host_tokens,
-            "retractions": record.retractions,
-        }
-        for name, count in counts.items():
-            self.calls[name, record.is_streamed] += count
+        calls, is_streamed = self.calls, record.is_streamed
+        calls["calls", is_streamed] += 1
+        calls["constrained", is_streamed] += record.is_constrained
+        calls["aborted", is_streamed] += record.outcome in ("abort", "disconnected")
+        calls["prompt_tokens", is_streamed] += record.prompt_tokens
+        calls["completion_tokens", is_streamed] += record.completion_tokens
 
     def _note_failure(self, record: RequestRecord, now_s: float) -> None:
         status = record.status or 0

@@ -44,6 +44,7 @@ TOKENS: Bounds = tuple(float(unit * 10**power) for power in range(7) for unit in
 CHOICES: Bounds = (1, 2, 5, 10, 20)
 # What a call goes through, as per-stage latencies name it: each ends where the next begins.
 STAGES = ("parse", "prompt", "grammar", "queue", "prefill", "decode", "deliver")
+_STAGE_NAMES = tuple(f"stage_{stage}" for stage in STAGES)
 
 
 @define(eq=False)
@@ -86,7 +87,7 @@ BOUNDS: Mapping[str, Bounds] = {
     "inference": VLLM_REQUEST_S,
     "prefill": VLLM_REQUEST_S,
     "decode": VLLM_REQUEST_S,
-    **{f"stage_{stage}": SGLANG_STAGE_S for stage in STAGES},
+    **dict.fromkeys(_STAGE_NAMES, SGLANG_STAGE_S),
 }
 
 
@@ -109,8 +110,9 @@ class Histograms:
         """Add a call that has ended."""
         if record.outcome == "refused":
             return
-        for name, value in {**latencies_of(record), **_times_of(record), **_sizes_of(record)}.items():
-            self._by_name[name, record.is_streamed].observe(value)
+        is_streamed, by_name = record.is_streamed, self._by_name
+        for name, value in (*latencies_of(record), *_times_of(record), *_sizes_of(record)):
+            by_name[name, is_streamed].observe(value)
 
     def delivered(self, gaps: TokenGaps) -> None:
         """Add the gaps before a step's tokens."""
@@ -133,30 +135,29 @@ def instants_of(record: RequestRecord) -> Sequence[float | None]:
     )
 
 
-def _times_of(record: RequestRecord) -> dict[str, float]:
-    found: dict[str, float] = {}
+def _times_of(record: RequestRecord) -> list[tuple[str, float]]:
+    found: list[tuple[str, float]] = []
     instants = instants_of(record)
-    for stage, began_s, ended_s in zip(STAGES, instants[:-1], instants[1:], strict=True):
+    for name, began_s, ended_s in zip(_STAGE_NAMES, instants[:-1], instants[1:], strict=True):
         if began_s is not None and ended_s is not None:
-            found[f"stage_{stage}"] = max(ended_s - began_s, 0.0)
+            found.append((name, max(ended_s - began_s, 0.0)))
     first_s, last_s, admitted_s = record.first_token_s, record.last_token_s, record.admitted_s
     if first_s is not None and last_s is not None:
-        found["decode"] = last_s - first_s
-        if record.completion_tokens > record.num_choices:
-            found["time_per_token"] = (
-                (last_s - first_s) * record.num_choices / (record.completion_tokens - record.num_choices)
-            )
+        found.append(("decode", last_s - first_s))
+        num_gaps = record.completion_tokens - record.num_choices
+        if num_gaps > 0:
+            found.append(("time_per_token", (last_s - first_s) * record.num_choices / num_gaps))
         if admitted_s is not None:
-            found["prefill"] = max(first_s - admitted_s, 0.0)
-            found["inference"] = max(last_s - admitted_s, 0.0)
+            found.append(("prefill", max(first_s - admitted_s, 0.0)))
+            found.append(("inference", max(last_s - admitted_s, 0.0)))
     return found
 
 
-def _sizes_of(record: RequestRecord) -> dict[str, float]:
+def _sizes_of(record: RequestRecord) -> list[tuple[str, float]]:
     cached = record.cached_device_tokens + record.cached_host_tokens
-    return {
-        "prompt_tokens": record.prompt_tokens,
-        "uncached_tokens": max(record.prompt_tokens - cached, 0),
-        "completion_tokens": record.completion_tokens,
-        "num_choices": record.num_choices,
-    }
+    return [
+        ("prompt_tokens", record.prompt_tokens),
+        ("uncached_tokens", max(record.prompt_tokens - cached, 0)),
+        ("completion_tokens", record.completion_tokens),
+        ("num_choices", record.num_choices),
+    ]

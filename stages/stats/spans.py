@@ -6,9 +6,11 @@ the sum. Latencies are DDSketches, whose sums lose nothing.
 """
 
 import math
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any
 
 from attrs import define, field
@@ -22,6 +24,7 @@ NUM_FINE, NUM_COARSE = 60 // FINE_S, 900 // COARSE_S
 NUM_5M = 300 // COARSE_S
 MAX_DAYS = 14
 ACCURACY = 0.01
+_QUANTILES = (0.5, 0.9, 0.95, 0.99)
 _UNAVAILABLE = 503
 
 
@@ -38,13 +41,14 @@ class Tally:
         """Add a call that has ended."""
         counts = self.counts
         counts["calls"] += 1
-        counts["prompt_tokens"] += record.prompt_tokens
-        counts["cached_device_tokens"] += record.cached_device_tokens
-        counts["cached_host_tokens"] += record.cached_host_tokens
         self.outcomes[record.outcome] += 1
+        if record.outcome != "refused":  # nothing was looked up for it
+            counts["prompt_tokens"] += record.prompt_tokens
+            counts["cached_device_tokens"] += record.cached_device_tokens
+            counts["cached_host_tokens"] += record.cached_host_tokens
         if is_unavailable(record):
             self.unavailable[record.cause or "unavailable"] += 1
-        for name, seconds in latencies_of(record).items():
+        for name, seconds in latencies_of(record):
             self.took(name, seconds)
 
     def delivered(self, gaps: TokenGaps) -> None:
@@ -73,11 +77,7 @@ class Tally:
     def latency(self, name: str) -> Latency:
         """Return a latency's figures."""
         sketch = self.sketches.get(name)
-        if sketch is None:
-            return Latency()
-        longest = sketch._max
-        p50_s, p90_s, p95_s, p99_s = (min(sketch.get_quantile_value(q), longest) for q in (0.5, 0.9, 0.95, 0.99))
-        return Latency(round(sketch.count), sketch.avg, p50_s, p90_s, p95_s, p99_s, longest)
+        return Latency() if sketch is None else _latency_of(sketch)
 
     def fields(self, span_s: float) -> dict[str, Any]:
         """Return the fields of a Window of so many seconds."""
@@ -195,15 +195,30 @@ class Spans:
         return Day(**_merged(tallies).fields(ended_s - began_s), date=date)
 
 
-def latencies_of(record: RequestRecord) -> dict[str, float]:
+def _latency_of(sketch: Any) -> Latency:
+    """Return a sketch's figures; get_quantile_value walks over all bins once more for each of them."""
+    store, num_zeros, longest = sketch._store, sketch._zero_count, sketch._max
+    upto = list(accumulate(store.bins, initial=num_zeros))
+    values: list[float] = []
+    for quantile in _QUANTILES:
+        rank = quantile * (sketch.count - 1)
+        # The first bin that the rank is before the end of; times are not below 0.
+        index = bisect_right(upto, rank) - 1
+        is_zero = index < 0 or rank < num_zeros
+        values.append(0.0 if is_zero else min(sketch._mapping.value(index + store.offset), longest))
+    p50_s, p90_s, p95_s, p99_s = values
+    return Latency(round(sketch.count), sketch.avg, p50_s, p90_s, p95_s, p99_s, longest)
+
+
+def latencies_of(record: RequestRecord) -> list[tuple[str, float]]:
     """Return the latencies that a call has, by the name of their field in Window."""
-    found: dict[str, float] = {}
+    found: list[tuple[str, float]] = []
     if record.first_token_s is not None:
-        found["time_to_first_token"] = record.first_token_s - record.arrived_s
+        found.append(("time_to_first_token", record.first_token_s - record.arrived_s))
     if record.outcome != "refused":
-        found["end_to_end"] = record.ended_s - record.arrived_s
+        found.append(("end_to_end", record.ended_s - record.arrived_s))
     if record.admitted_s is not None and record.prompt_ready_s is not None:
-        found["queue_wait"] = max(record.admitted_s - record.prompt_ready_s, 0.0)
+        found.append(("queue_wait", max(record.admitted_s - record.prompt_ready_s, 0.0)))
     return found
 
 

@@ -40,9 +40,11 @@ def snapshot(
     wait_s: float = 0.01,
     busy: float = 0.0,
     refused: Mapping[str, int] | None = None,
+    wrong: int = 0,
     failures: Sequence[tuple[str, int, str]] = (),
     name: str | None = None,
     inboxes: Mapping[str, int] | None = None,
+    age_s: float = 5.0,
     cached: int = 1500,
     held: int | None = None,
     is_paused: bool = False,
@@ -51,7 +53,8 @@ def snapshot(
 ) -> dict[str, Any]:
     """Return a snapshot with so many choices that run and wait; `changes` are fields of its own."""
     depths = {"ingress": running + queued, "queue": queued, "executor": 2 if running else 0, **(inboxes or {})}
-    windows = {span: _fields(span, rate, wait_s, refused or {}, len(failures), tokens) for span in (60, 300, 900, 4321)}
+    ended = {"refused": wrong + sum((refused or {}).values()), "error": len(failures)}
+    windows = {span: _fields(span, rate, wait_s, refused or {}, ended, tokens) for span in (60, 300, 900, 4321)}
     statistics = Statistics(
         version_of_schema=SCHEMA,
         unix_s=NOW_S + after_s,
@@ -69,8 +72,8 @@ def snapshot(
         windows=Windows(*(Window(**fields) for fields in windows.values())),
         days=tuple(Day(**windows[4321], date=f"2025-11-{day}") for day in (30, 29, 28)),
         num_calls=running + queued,
-        running=tuple(_call(name, i, "running") for i in range(min(running, MAX_LISTED))),
-        waiting=tuple(_call(name, i, "waiting") for i in range(min(queued, MAX_LISTED))),
+        running=tuple(_call(name, i, "running", 14.2 - 0.13 * i) for i in range(min(running, MAX_LISTED))),
+        waiting=tuple(_call(name, i, "waiting", age_s * (1 - i / queued)) for i in range(min(queued, MAX_LISTED))),
         failures=tuple(
             Failure(NOW_S + after_s - 7.0 * i, who, "/v1/chat/completions", status, "error", cause)
             for i, (who, status, cause) in enumerate(failures)
@@ -109,15 +112,17 @@ def _latency(seconds: float, count: int = 400) -> Latency:
 
 
 def _fields(
-    span_s: float, rate: float, wait_s: float, refused: Mapping[str, int], num_errors: int, tokens: int
+    span_s: float, rate: float, wait_s: float, refused: Mapping[str, int], ended: Mapping[str, int], tokens: int
 ) -> dict[str, Any]:
-    calls, prompt = int(rate / 260 * span_s), int(rate * 7 * span_s)
+    stopped, prompt = int(rate / 260 * span_s), int(rate * 7 * span_s)
+    outcomes = {outcome: count for outcome, count in {"stop": stopped, **ended}.items() if count}
+    calls = sum(outcomes.values())
     has_any = rate > 0
     return {
         "span_s": float(span_s),
         "calls": calls,
         "calls_per_s": calls / span_s,
-        "outcomes": {"stop": calls, **({"error": num_errors} if num_errors else {})},
+        "outcomes": outcomes,
         "unavailable": refused,
         "prompt_tokens": prompt,
         "prompt_tokens_per_s": prompt / span_s,
@@ -170,7 +175,7 @@ def _engine(running: int, queued: int, held: int | None, cached: int, is_paused:
     )
 
 
-def _call(name: str | None, number: int, phase: str) -> Call:
+def _call(name: str | None, number: int, phase: str, age_s: float) -> Call:
     is_running = phase == "running"
     return Call(
         request_id=name
@@ -179,7 +184,7 @@ def _call(name: str | None, number: int, phase: str) -> Call:
         route="/v1/chat/completions",
         is_streamed=True,
         phase=phase,
-        age_s=14.2 - 0.13 * number,
+        age_s=age_s,
         prompt_tokens=2048 + 37 * number,
         cached_tokens=1920 if is_running else 0,
         completion_tokens=310 - 3 * number if is_running else 0,

@@ -199,6 +199,7 @@ def test_the_key_is_asked_for_once_and_kept_in_the_tab(open_tab: Callable[..., T
         tab = open_tab(stand)
         tab.page.locator("#ask").wait_for()
         assert tab.page.evaluate("document.activeElement.id") == "ask-key"
+        assert not tab.page.locator(".card").first.is_visible()
         tab.page.keyboard.type("wrong")
         tab.page.keyboard.press("Enter")
         tab.wait("#ask-wrong", "does not take this key")
@@ -216,7 +217,7 @@ def test_the_key_is_asked_for_once_and_kept_in_the_tab(open_tab: Callable[..., T
         assert [key for path, key in stand.asked if path.endswith("/stream")] == [
             None, "Bearer wrong", "Bearer right", "Bearer right",
         ]  # fmt: skip
-        assert open_tab(stand).page.locator("#ask").is_visible
+        open_tab(stand).page.locator("#ask").wait_for()
 
 
 def test_a_key_that_is_taken_no_more_is_asked_for_anew(open_tab: Callable[..., Tab]) -> None:
@@ -260,6 +261,32 @@ def test_speculation_is_there_only_where_it_is_on(open_tab: Callable[..., Tab]) 
         tab.page.locator("#speculation-card").wait_for()
 
 
+def test_a_renderer_has_no_engine_of_its_own_and_shows_neither_its_memory_nor_its_places(
+    open_tab: Callable[..., Tab],
+) -> None:
+    with standing() as stand:
+        shown = busy(role="render", worker=1, engine=None)
+        stages = {stage["name"]: stage for stage in shown["stages"]}
+        behind = {**stages["executor"], "name": "engine", "capacity": None, "depth": 18}
+        stand.send({**shown, "stages": [stages["ingress"], stages["prompt"], behind, stages["detokenizer"]]})
+        tab = open_tab(stand)
+        tab.wait("#headline", "Healthy")
+        tab.wait("#facts", "render · worker 1")
+        assert not tab.page.locator("#cache-card").is_visible()
+        assert tab.text("#n-running") == "18"
+        assert "18 calls" in tab.text("[data-stage=engine]").replace("\n", " ")
+        assert tab.page.locator(".chart figcaption b").all_inner_texts() == [
+            "Output", "First token", "Requests", "Prompts",
+        ]  # fmt: skip
+        behind |= {"capacity": 20}
+        stand.send({**shown, "stages": [stages["ingress"], stages["prompt"], behind, stages["detokenizer"]]})
+        tab.wait("[data-neck=tight]", "Engine")
+        tab.wait("#because", "18 of 20 places there are taken")
+        stand.send(busy(after_s=1))
+        tab.wait(".chart", "Device memory in use")
+        assert tab.said == []
+
+
 def test_no_token_for_half_a_minute_while_something_runs_is_a_stall(open_tab: Callable[..., Tab]) -> None:
     with standing() as stand:
         stand.send(busy())
@@ -282,12 +309,19 @@ def test_no_token_for_half_a_minute_while_something_runs_is_a_stall(open_tab: Ca
         (busy, {}, "Healthy", "executor"),
         (full, {}, "Requests wait", "executor"),
         (full, {"busy": 0.5}, "Requests wait", "scheduler"),
+        # Those that got through the queue tell nothing of those who are still in it.
+        (full, {"wait_s": 0.01, "age_s": 60}, "Requests wait", "executor"),
+        (full, {"wait_s": 0.01, "age_s": 0.5}, "Healthy", "executor"),
         (full, {"busy": 0.5, "running": 20, "cached": 0, "held": 4000}, "Requests wait", "scheduler"),
         (busy, {"inboxes": {"prompt": 900}}, "Healthy", "prompt"),
         (busy, {"inboxes": {"prompt": 4000}}, "Prompt nearly full", "prompt"),
         (busy, {"inboxes": {"grammar": 12}}, "Healthy", "grammar"),
         (failing, {}, "Requests fail", "executor"),
         (full, {"refused": {"queue_full": 3}}, "Refusing requests", "executor"),
+        (idle, {"wrong": 5}, "Requests are wrong", None),
+        (idle, {"wrong": 4}, "Healthy", None),
+        (busy, {"wrong": 100}, "Healthy", "executor"),
+        (busy, {"wrong": 300}, "Requests are wrong", "executor"),
         (idle, {"status": "draining"}, "Draining", None),
         (idle, {"status": "starting"}, "Starting", None),
         (busy, {"is_paused": True}, "Paused", "executor"),

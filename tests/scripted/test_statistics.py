@@ -1,7 +1,7 @@
 """/v1/stats, its stream and /metrics of scripted runs whose answers are known, on a virtual clock."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.lowlevel
 
+from stages.ingress.aside import Aside
 from stages.settings import IngressSettings
 from stages.stats.report import MAX_CALLS
 from tests.scripted.script import Script, encoded, script
@@ -21,6 +22,16 @@ HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
 WORDS = script("hm</think>Hello there")
 ENDLESS = Script(encoded("hm</think>Hello there ") * 40)
 METRICS = IngressSettings(enable_metrics=True)
+
+
+@pytest.fixture(autouse=True)
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write large answers in the loop: its clock would jump while a thread works."""
+
+    async def write(self: Aside, work: Callable[[], Any]) -> Any:
+        return work()
+
+    monkeypatch.setattr(Aside, "write", write)
 
 
 async def get(server: ScriptedServer, path: str) -> Exchange:

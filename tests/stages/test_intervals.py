@@ -28,6 +28,12 @@ def test_an_engine_behind_this_server_is_one_stage_to_the_first_token():
     assert (times["engine"], "queue" in times, "prefill" in times) == (12, False, False)
 
 
+def test_a_call_that_an_engine_behind_this_server_refused_ended_there():
+    nothing = {"admitted_s": None, "first_token_s": None, "last_token_s": None}
+    times = took(**nothing, ended_s=110.0, outcome="refused", status=503, cause="engine_refused")
+    assert times == {"ingress": 1, "prompt": 2, "engine": 7}
+
+
 def test_a_call_that_was_refused_at_once_was_in_ingress_alone():
     assert took(**NOWHERE, ended_s=100.25, outcome="refused", status=400) == {"ingress": 0.25}
 

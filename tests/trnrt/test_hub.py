@@ -11,6 +11,7 @@ import pytest
 
 from tests.fake_hub import BRANCH_COMMIT, FakeHub, fake_hub
 from tests.small_tokenizer import write_small_tokenizer
+from trnrt.served import DEMO_FILES
 
 FETCH = """
 import sys
@@ -23,6 +24,16 @@ for revision in sys.argv[2:] or [None]:
         print(model.folder, settings.served_model_name, settings.context_length_tokens, model.template.texts)
     except StartupError as error:
         print(f"trnrt: {error}")
+"""
+
+
+SERVED = """
+import sys
+from trnrt.config import Config
+from trnrt.served import read_served_model
+model = read_served_model(Config(model_path="org/name", revision="other"))
+names = sorted(file.name for file in model.folder.iterdir())
+print(model.settings.served_model_name, model.card.name, model.folder.name, *names)
 """
 
 
@@ -46,7 +57,7 @@ def hub(tmp_path: Path) -> Iterator[FakeHub]:
 def fetch(hub: FakeHub, home: Path, name: str = "org/name", *revisions: str, **environ: str) -> list[str]:
     """Return what each revision came to, in a process of its own, since the library reads its environment once."""
     ours = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": "."}
-    command = [sys.executable, "-c", FETCH, name, *revisions]
+    command = [sys.executable, "-c", environ.pop("code", FETCH), name, *revisions]
     run = subprocess.run(command, env=ours | environ, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     return run.stdout.splitlines()
@@ -101,3 +112,11 @@ def test_without_a_hub_and_without_a_cache_what_to_do_is_told(
     (complained,) = fetch(hub, tmp_path / "home", **environ)
     assert "HF_HUB_OFFLINE" in complained
     assert "give a folder, or fetch it once while online" in complained
+
+
+def test_a_server_of_the_model_itself_fetches_the_weights_too(hub: FakeHub, tmp_path: Path) -> None:
+    hub.files = {file.name: file.read_bytes() for file in DEMO_FILES.iterdir()} | {"README.md": b"x", "x.bin": b"y"}
+    (said,) = fetch(hub, tmp_path, code=SERVED)
+    name, card, commit, *names = said.split(" ")
+    assert (name, card, commit) == ("org/name", "glm-5.3-flash", BRANCH_COMMIT)
+    assert names == sorted(file.name for file in DEMO_FILES.iterdir())

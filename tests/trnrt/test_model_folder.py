@@ -157,7 +157,7 @@ def test_openai_defaults_do_without_the_models(folder: Path) -> None:
         ("config.json", [], "config.json: is not a JSON object"),
         ("config.json", {"model_type": 5}, "model_type"),
         ("config.json", {"architectures": "x"}, "architectures"),
-        ("config.json", {"vocab_size": "x"}, "vocab_size"),
+        ("config.json", {"vocab_size": "x"}, "vocab_size.*--vocab-size"),
         ("config.json", {"vocab_size": 5, "max_position_embeddings": "x"}, "max_position_embeddings.*--context-length"),
         ("config.json", {"vocab_size": 5, "eos_token_id": "x"}, "eos_token_id"),
         (
@@ -166,7 +166,7 @@ def test_openai_defaults_do_without_the_models(folder: Path) -> None:
             "rope_scaling.factor.*--context-length",
         ),
         ("generation_config.json", {"eos_token_id": [True]}, "eos_token_id"),
-        ("tokenizer.json", None, "tokenizer.json"),
+        ("tokenizer.json", None, "tokenizer.json is missing; --tokenizer-path"),
         ("tokenizer_config.json", 5, "tokenizer_config.json"),
     ],
 )

@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,18 @@ import trio
 from attrs import define, field
 
 from stages.errors import ConfigError, StartupError
+from stages.intervals import intervals
+from stages.messages import RequestRecord
+from stages.traces.exporter import TraceExporter
 from tests.fake_engine import FakeGenerate
+from tests.small_server import small_server
 from tests.stages.ingress.http import ask, connected, eventually
 from tests.trnrt.render_kit import DEMO, MESSAGES, saying
 from trnrt.__main__ import main
 from trnrt.config import load_config
-from trnrt.observing import open_traces, traces_url
+from trnrt.observing import exporting, open_traces, traces_url
 from trnrt.render_config import load_render_config
+from trnrt.serve import serve
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAT = {"messages": MESSAGES, "max_tokens": 9}
@@ -215,3 +220,47 @@ def test_a_process_that_fails_says_why_in_its_log(
     told = json.loads(line)
     assert (told["level"], told["message"]) == ("critical", "the process failed")
     assert "KeyError: 'unforeseen'" in told["traceback"]
+
+
+async def test_an_engine_of_our_own_traces_the_stages_of_its_scheduler_and_logs_its_steps(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    records: list[RequestRecord] = []
+
+    def send(batch: Sequence[RequestRecord]) -> bool:
+        records.extend(batch)
+        return True
+
+    server = small_server(
+        lambda step: 0.001,
+        max_running_requests=4,
+        max_total_tokens=4096,
+        otlp_endpoint="http://collector",
+        otlp_sample_ratio=1.0,
+        decode_log_interval=4,
+        log_requests=True,
+        log_requests_level=1,
+    )
+    server.traces = TraceExporter(send, lambda: None, "http://collector")
+    with exporting(server.traces), trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve, server)
+            assert server.port is not None
+            body = {"prompt": "red blue", "max_tokens": 9, "ignore_eos": True}
+            assert (await ask(server.port, "/v1/completions", body)).status == 200
+            nursery.cancel_scope.cancel()
+    (record,) = records
+    assert [interval.stage for interval in intervals(record)] == [
+        "ingress", "prompt", "queue", "prefill", "decode", "deliver",
+    ]  # fmt: skip
+    assert record.trace is not None
+    assert (record.trace.parent_id, record.trace.is_sampled) == (None, True)
+    told = caplog.messages
+    assert [line.split(",")[0] for line in told if " batch, " in line] == [
+        "Prefill batch",
+        "Decode batch",
+        "Decode batch",
+    ]
+    (finish,) = [line for line in caplog.records if line.getMessage() == "Finish"]
+    assert finish.fields["sampling"]["max_new_tokens"] == 9  # type: ignore[attr-defined]

@@ -119,6 +119,11 @@ def test_a_certificate_makes_it_https_and_every_address_the_local_one():
     assert (made.host, made.port) == ("::1", 30000)
 
 
+def test_what_listens_everywhere_is_asked_on_the_local_address():
+    asked = [connection({"TRNRT_HOST": host}, 1.0).host for host in ("0.0.0.0", "", "10.0.0.1")]
+    assert asked == ["127.0.0.1", "127.0.0.1", "10.0.0.1"]
+
+
 def test_exit_codes_say_it(http_server: HTTPServer, monkeypatch, capsys):
     for name, value in environ_of(http_server).items():
         monkeypatch.setenv(name, value)

@@ -254,6 +254,16 @@ async def test_retry_after_is_passed_on_with_a_whole_answer(stream: bool, path: 
         check_error(events(reply.body)[0] if stream else reply.json, fault)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_failure_is_logged_once(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+    fault = Fault("away", never, 503, "engine request failed", is_up=False)
+    async with rendering(never) as run:
+        await failing(run, fault, PATHS[0], stream=stream)
+    assert [record.message for record in caplog.records if "a request failed" in record.message] == [
+        "a request failed: engine request failed: cannot connect to http://engine:1: Connection refused"
+    ]
+
+
 async def test_what_is_refused_here_is_a_400_in_json_and_never_reaches_the_engine() -> None:
     bads: list[dict[str, Any]] = [{"temperature": -1}, {"n": 0}, {"no_such_field": 1}, {"model": "other"}]
     async with rendering(never) as run:

@@ -49,6 +49,7 @@ def test_nothing_is_left_to_decide_after_resolving() -> None:
     assert open_still == {
         "chat_template",
         "config",
+        "revision",
         "request_timeout",
         "uds",
         "ssl_certfile",
@@ -62,6 +63,9 @@ def test_nothing_is_left_to_decide_after_resolving() -> None:
         "default_priority_value",
         "radix_eviction_policy_config",
         "device_mode",
+        "log_requests_format",
+        "otlp_endpoint",
+        "prod_dir",
     }
 
 

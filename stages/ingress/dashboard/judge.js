@@ -8,6 +8,9 @@ const NEARLY_FULL = 0.8;
 const BUSY = 0.85;
 // An inbox of fewer places is full in the normal course of things: one step runs, one waits.
 const FEW_PLACES = 8;
+// So many requests that are wrong, and such a share of all, are somebody's configuration, not a slip.
+const MANY_WRONG = 5;
+const SHARE_WRONG = 0.5;
 
 /**
  * Return {level, headline, because, neck} of a view. `level` is ok, warn or bad; `stalledFor` says how many seconds
@@ -21,7 +24,7 @@ function judge(view, stalledFor) {
   if (view.paused) stalledFor = 0;
   const found = [];
   const bad = (headline, because, hasList) => found.push({ level: "bad", headline, because, hasList });
-  const warn = (headline, because) => found.push({ level: "warn", headline, because });
+  const warn = (headline, because, hasList) => found.push({ level: "warn", headline, because, hasList });
 
   if (stalledFor >= DEAD_S)
     bad("Stalled", `no token for ${asSeconds(stalledFor)} while ${asCount(view.numRunning)} run`);
@@ -36,9 +39,10 @@ function judge(view, stalledFor) {
     warn("Slow", `no token for ${asSeconds(stalledFor)} while ${asCount(view.numRunning)} run`);
   const queue = view.stages.find((stage) => stage.capacity >= FEW_PLACES && stage.depth / stage.capacity >= NEARLY_FULL);
   if (queue) warn(`${queue.title} nearly full`, `${asCount(queue.depth)} of ${asCount(queue.capacity)} places taken${whyFull(view, neck)}`);
-  const waited = minute.latency.queue.p50;
-  if (view.numQueued > 0 && waited > WAITS_LONG_S)
-    warn("Requests wait", `half of them for more than ${asSeconds(waited)}${whyFull(view, neck)}`);
+  if (view.numQueued > 0 && view.queueWait > WAITS_LONG_S)
+    warn("Requests wait", `half of them for ${asSeconds(view.queueWait)} or more${whyFull(view, neck)}`);
+  if (minute.wrong >= MANY_WRONG && minute.wrong >= SHARE_WRONG * minute.calls)
+    warn("Requests are wrong", `${asCount(minute.wrong)} of ${asCount(minute.calls)} in the last minute were refused for what they ask`, true);
 
   const first = found.find(({ level }) => level === "bad") ?? found[0] ?? well(view, neck);
   return { ...first, neck, others: found.filter((one) => one !== first).map(({ headline }) => headline) };
@@ -56,11 +60,14 @@ function well(view, neck) {
  */
 function neckOf(view) {
   const stageOf = (key) => view.stages.find((stage) => stage.key === key);
-  const executor = stageOf("executor");
+  const [executor, engine] = [stageOf("executor"), stageOf("engine")];
   const waiting = view.stages.filter((stage) => stage.key !== "queue" && stage.depth > 0 && (stage.wait ?? 0) > NECK_WAIT_S);
   const worst = waiting.sort((a, b) => b.wait - a.wait)[0];
   if (worst)
     return { key: worst.key, isTight: true, because: `${worst.title.toLowerCase()} is the neck: ${asCount(worst.depth)} wait there for about ${asSeconds(worst.wait)}` };
+  const places = engine?.capacity ? `, ${asCount(engine.depth)} of ${asCount(engine.capacity)} places there are taken` : "";
+  if (engine && (view.queueWait > WAITS_LONG_S || (engine.capacity && engine.depth / engine.capacity >= NEARLY_FULL)))
+    return { key: "engine", isTight: true, because: `the engine behind this server is the neck${places}` };
   if (view.numQueued > 0) {
     const isTaken = view.maxRunning && view.numRunning >= view.maxRunning;
     const taken = `all ${asCount(view.maxRunning)} places to run are taken`;

@@ -17,6 +17,7 @@ function read(snapshot, before) {
   const recent = [...before.filter(({ unix_s: at }) => at > snapshot.unix_s - RECENT_S && at < snapshot.unix_s), snapshot];
   const running = callsOf(snapshot.running, snapshot.num_calls - snapshot.waiting.length);
   const queued = callsOf(snapshot.waiting, snapshot.num_calls - snapshot.running.length);
+  const queueWait = waitOf(snapshot, windows[0]);
   const pages = engine?.device.pages;
   const ofPages = (count) => (pages?.total ? count / pages.total : null);
   return {
@@ -25,15 +26,17 @@ function read(snapshot, before) {
     status: snapshot.status,
     paused: engine?.is_paused ?? false,
     model: snapshot.model,
-    facts: [snapshot.role === "serve" ? "" : snapshot.role, snapshot.worker === null ? "" : `worker ${snapshot.worker}`, snapshot.version],
+    facts: [snapshot.role === "serve" ? "" : snapshot.role, snapshot.worker === null ? "" : `worker ${snapshot.worker}`, snapshot.version === "unknown" ? "" : snapshot.version],
     numRunning: engine?.running ?? running.total,
     maxRunning: engine?.max_running ?? null,
+    queueWait,
     numQueued: queue?.depth ?? queued.total,
     maxQueued: queue?.capacity ?? null,
-    stages: snapshot.stages.filter(({ name }) => !OBSERVERS.has(name)).map((stage) => stageOf(stage, recent, windows[0])),
+    stages: snapshot.stages.filter(({ name }) => !OBSERVERS.has(name)).map((stage) => stageOf(stage, recent, queueWait)),
     windows,
     live: {
       completion: snapshot.completion_tokens_per_s,
+      prompt: snapshot.prompt_tokens_per_s,
       ttft: windows[0].latency.ttft,
       running: engine?.running ?? running.total,
       queued: queue?.depth ?? queued.total,
@@ -72,19 +75,29 @@ function windowOf(span, label) {
     },
     hitRate: span.cache_hit_rate,
     hitRates: span.prompt_tokens ? [span.cached_device_tokens / span.prompt_tokens, span.cached_host_tokens / span.prompt_tokens] : [null, null],
+    calls: span.calls,
+    // Refused for what is wrong with them: coming again would not help.
+    wrong: Math.max((span.outcomes.refused ?? 0) - total(span.unavailable), 0),
     refused: span.unavailable,
     errors: span.outcomes.error ?? 0,
   };
 }
 
+/** Return what half of the queue waits at least: of those that got through it, or, if longer, of those still in it. */
+function waitOf(snapshot, minute) {
+  const ages = snapshot.waiting.filter(({ phase }) => phase === "waiting").map(({ age_s: age }) => age).sort((a, b) => a - b);
+  const { p50 } = minute.latency.queue;
+  return ages.length ? Math.max(ages[ages.length >> 1], p50 ?? 0) : p50;
+}
+
 /** Return a stage; how long an item waits there is what stands there over what is taken a second, of the last seconds. */
-function stageOf({ name, depth, high_water: high, capacity, busy }, recent, minute) {
+function stageOf({ name, depth, high_water: high, capacity, busy }, recent, queueWait) {
   const seen = recent.map((snapshot) => [snapshot.unix_s, snapshot.stages.find((stage) => stage.name === name)]).filter(([, stage]) => stage);
   const [[since, first], [until, last]] = [seen[0], seen.at(-1)];
   const taken = isNumber(last.received) && until > since ? (last.received - first.received) / (until - since) : null;
   const mean = seen.reduce((sum, [, stage]) => sum + stage.depth, 0) / seen.length;
   let wait = UNDER_WAY.has(name) || taken === null ? null : mean === 0 ? 0 : taken > 0 ? mean / taken : null;
-  if (name === "queue") wait = minute.latency.queue.p50;
+  if (name === "queue") wait = queueWait;
   return { key: name, title: TITLES[name] ?? name, depth, high, capacity, busy, taken, wait, isUnderWay: UNDER_WAY.has(name) };
 }
 

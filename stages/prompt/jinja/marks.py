@@ -83,6 +83,16 @@ class Marker:
             return [self.value(item) for item in value]
         return value
 
+    def switch(self, value: Any) -> Any:
+        """Return a value that a template compares: a single word in it stays whole, even one that is a token."""
+        if isinstance(value, str):
+            return value if _WORD.fullmatch(value) else self.text(value)
+        if isinstance(value, Mapping):
+            return {self.switch(key): self.switch(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.switch(item) for item in value]
+        return value
+
     def text(self, text: str, kept: tuple[str, ...] = ()) -> str:
         """Return text with the mark behind the first character of every control text, and of halves at its edges."""
         cuts = self.texts.cuts(text, kept)
@@ -104,6 +114,7 @@ def free_mark(values: Iterable[object]) -> str:
     raise ValueError("every mark occurs in the text")
 
 
+_WORD = re.compile(r"[\w.-]*")
 _PRIVATE = re.compile(f"[{MARKS[0]}-{MARKS[-1]}]")
 
 

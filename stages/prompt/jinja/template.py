@@ -103,11 +103,11 @@ class JinjaTemplate:
 
     def _variables(self, chat: Chat, compiled: Compiled, marker: Marker) -> dict[str, Any]:
         """Return what the template may read besides messages and tools; the request's switches over the defaults."""
-        asked: dict[str, Any] = marker.value(chat.template)
+        asked: dict[str, Any] = marker.switch(chat.template)
         for name, other in (SWITCHES, SWITCHES[::-1]):
             if name in asked:
                 asked.setdefault(other, asked[name])
-        variables = {**self.source.variables, **marker.value(chat.facts), **self.source.defaults, **asked}
+        variables = {**self.source.variables, **marker.switch(chat.facts), **self.source.defaults, **asked}
         if compiled.thinking.kind == "switch":
             variables.setdefault(compiled.thinking.name, compiled.thinking.default)
         return variables

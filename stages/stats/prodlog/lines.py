@@ -27,6 +27,8 @@ _MAX_COUNT, _MAX_SECONDS = 2**53, 253_402_300_799.0
 # What a name may be made of. Anything else may be a client's words.
 _NAME = re.compile(r"[A-Za-z0-9_./:{}-]{1,64}")
 _DIGITS = 6
+# Of a name in a file, which other versions may have written.
+_MAX_NAME = 256
 
 
 @frozen(kw_only=True)
@@ -223,7 +225,8 @@ def _is_seconds(value: Any) -> bool:
 
 
 def _is_name(value: Any) -> bool:
-    return type(value) is str
+    # Whoever prints it gets no control characters of a file that somebody else wrote.
+    return type(value) is str and len(value) <= _MAX_NAME and value.isprintable()
 
 
 def _is_flag(value: Any) -> bool:

@@ -224,7 +224,7 @@ async def test_what_a_stage_failed_with_is_logged_where_the_call_is_known(
     async with fake_services(silent) as fakes:
         services = evolve(fakes.services, engine=BrokenEngine(fakes.engine.nursery, silent))
         await respond(call(), TEXT_DIALECT, "id", Serving(services, IngressSettings()), wire)
-    assert str(failure) in caplog.text
+    assert caplog.messages == [f"a request failed: {failure}"], "once"
     assert ("deep inside" in caplog.text) == has_traceback
 
 

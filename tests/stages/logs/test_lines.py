@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.logs.lines import TRACEBACK_BAR, Entry, line_of, printable
+from stages.logs.lines import TRACEBACK_BAR, Deferred, Entry, line_of, printable
 
 # 2026-11-30 22:00:00.25 UTC
 NOW_S = 1_796_076_000.25
@@ -79,6 +79,17 @@ def test_json_reads_back_whatever_was_said(message, request_id):
     told = json.loads(line)
     assert (told["message"], told["request_id"]) == (message, request_id)
     assert line.count(b"\n") == 1
+
+
+@given(st.text(st.characters(codec=None), min_size=1), st.sampled_from([1, 5000]))
+def test_a_long_text_is_written_in_pieces_that_read_back_as_it_was(piece, times):
+    value = {"whole": piece * times * 20, "deferred": Deferred(10**6, lambda: [piece * times, {"n": 1, "none": None}])}
+    told = json.loads(line_of(entry(fields=value, message=piece), "json"))
+    assert told["whole"] == piece * times * 20
+    assert told["deferred"] == [piece * times, {"n": 1, "none": None}]
+    assert told["message"] == piece
+    line = line_of(entry(fields=value), "text").decode()
+    assert line.splitlines(keepends=True) == [line]
 
 
 @given(st.text(st.characters(codec=None)))

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stages.logs.handler import entry_of
 from stages.logs.lines import line_of
-from stages.logs.transcript import CUT_CHARACTERS, ELLIPSIS, Text
+from stages.logs.transcript import CUT_CHARACTERS, ELLIPSIS, Text, _written
 from tests.scripted.script import call, encoded, script
 from tests.scripted.server import Exchange, by_choice, scripted_server
 
@@ -164,6 +166,25 @@ async def test_nothing_is_a_line_where_none_is_wanted(said, autojump_clock):
         server.serving.logs.change(requests_level=3)
         await server.post(CHAT, HELLO)
     assert said() == []
+
+
+def test_a_prompt_of_many_ids_is_cut_as_its_text_would_be():
+    ids = tuple(range(9 * CUT_CHARACTERS))
+    whole = "".join(f"{token_id} " for token_id in ids)
+    half = CUT_CHARACTERS // 2
+    assert _written(ids, CUT_CHARACTERS) == whole[:half] + ELLIPSIS + whole[-half:]
+    assert _written(ids, None) == whole
+
+
+@given(st.lists(st.text(max_size=30)), st.sampled_from([2, 8, 20]))
+def test_a_text_keeps_its_beginning_and_its_end(pieces, most):
+    whole = "".join(pieces)
+    text = Text(most)
+    for piece in pieces:
+        text.add(piece)
+    half = most // 2
+    assert str(text) == (whole if len(whole) <= most else whole[:half] + ELLIPSIS + whole[-half:])
+    assert text.num_characters == min(len(whole), most)
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])

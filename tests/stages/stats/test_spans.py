@@ -29,9 +29,9 @@ def test_a_window_holds_what_one_record_says_exactly() -> None:
     window = spans.windows(START_S + 10).last_1m
     assert (window.span_s, window.calls, window.calls_per_s) == (10.0, 2, 0.2)
     assert (window.outcomes, window.unavailable) == ({"stop": 1, "refused": 1}, {"queue_full": 1})
-    assert (window.prompt_tokens, window.prompt_tokens_per_s) == (80, 8.0)
+    assert (window.prompt_tokens, window.prompt_tokens_per_s) == (40, 4.0)
     assert (window.completion_tokens, window.completion_tokens_per_s) == (3, 0.3)
-    assert (window.cached_device_tokens, window.cached_host_tokens, window.cache_hit_rate) == (20, 10, 30 / 80)
+    assert (window.cached_device_tokens, window.cached_host_tokens, window.cache_hit_rate) == (10, 5, 15 / 40)
     # Of the refused one there is but what it came to: no token, no place on the device.
     for latency, seconds in (
         (window.time_to_first_token, 4.0),
@@ -153,6 +153,17 @@ def test_a_sketch_of_whatever_comes_has_a_bound() -> None:
 
 
 def test_a_call_has_only_the_latencies_it_came_to() -> None:
-    assert latencies_of(refused()) == {}
-    assert latencies_of(record(admitted_s=None)) == {"time_to_first_token": 4.0, "end_to_end": 10.0}
-    assert latencies_of(record(outcome="disconnected", first_token_s=None)) == {"end_to_end": 10.0, "queue_wait": 2.0}
+    assert latencies_of(refused()) == []
+    assert latencies_of(record(admitted_s=None)) == [("time_to_first_token", 4.0), ("end_to_end", 10.0)]
+    left = record(outcome="disconnected", first_token_s=None)
+    assert latencies_of(left) == [("end_to_end", 10.0), ("queue_wait", 2.0)]
+
+
+@given(st.lists(st.tuples(st.just(0.0) | st.floats(1e-9, 1e6), st.integers(1, 9)), min_size=1, max_size=40))
+def test_percentiles_are_those_that_the_sketch_itself_tells(values: list[tuple[float, int]]) -> None:
+    tally = Tally()
+    for value, count in values:
+        tally.took("end_to_end", value, count)
+    latency, sketch = tally.latency("end_to_end"), tally.sketches["end_to_end"]
+    told = (latency.p50_s, latency.p90_s, latency.p95_s, latency.p99_s)
+    assert told == tuple(min(sketch.get_quantile_value(q), sketch._max) for q in (0.5, 0.9, 0.95, 0.99))

@@ -164,6 +164,13 @@ def test_a_template_reads_what_else_the_request_says_and_what_it_writes_there_st
     assert template(Chat((USER,))).text == "||"
 
 
+def test_a_switchs_word_stays_whole_though_it_is_a_token_too() -> None:
+    template = opened("{{ reasoning_effort == 'high' }}{{ response_format.type == 'text' }}{{ x }}", ("high", "text"))
+    switches = {"reasoning_effort": "high", "x": "so high"}
+    rendered = template(Chat((USER,), facts={"response_format": {"type": "text"}}, template=switches))
+    assert rendered.text == f"TrueTrueso h{rendered.mark}igh"
+
+
 def test_reasoning_is_put_back_where_the_template_does_not_read_it() -> None:
     answer = {"role": "assistant", "content": "ans", "reasoning_content": "why"}
     assert text_of(opened(ROLES), USER, answer) == "[user]u[assistant]<think>why</think>ans"

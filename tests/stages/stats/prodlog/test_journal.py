@@ -53,6 +53,14 @@ def test_files_follow_each_other_without_a_gap_and_none_is_over_its_size(tmp_pat
     assert max(log_files(tmp_path).values()) <= 1 << 16
 
 
+@pytest.mark.parametrize("file_bytes", range(5000, 5600, 20))
+def test_a_files_end_has_room_in_it_wherever_its_lines_stop(tmp_path: Path, file_bytes: int):
+    one = journal(tmp_path, file_bytes=file_bytes)
+    one.write(records(30))
+
+    assert max(log_files(tmp_path).values()) <= file_bytes
+
+
 def test_all_files_stay_under_their_bound_and_the_oldest_go_first(tmp_path: Path):
     bound = 300_000
     one = journal(tmp_path, max_bytes=bound)

@@ -147,6 +147,8 @@ def test_fields_and_kinds_that_are_unknown_are_passed_over():
         '"at_s":1e300',
         '"first_token_s":[1]',
         '"route":5',
+        '"route":"\\u001b[2J"',
+        f'"route":"{"x" * 300}"',
         '"is_streamed":1',
     ],
 )
