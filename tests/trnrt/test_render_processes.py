@@ -121,7 +121,7 @@ def tokenize(url: str, transport: httpx.BaseTransport | None = None) -> int:
 def test_workers_share_a_free_port_and_one_that_dies_is_replaced_with_nothing_lost() -> None:
     with started("--port", "0", "--workers", "2") as renderer:
         url = renderer.url
-        assert "2 workers)" in renderer.log
+        assert "(render-only, 2 workers)" in renderer.log
         workers = children(renderer.process.pid)
         assert len(workers) == 2
         # Both answer: with one that cannot, the other does.
