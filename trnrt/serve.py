@@ -19,7 +19,6 @@ import gc
 import logging
 import os
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, closing, suppress
@@ -103,8 +102,6 @@ def _run(config: Config, model: ServedModel, bound: socket.socket, traces: Trace
     device = build_device(config, model)
     log.info("settings: %s", " ".join(f"{name}={value}" for name, value in config.flags().items()))
     log.info("device: %s", " ".join(f"{name}={value}" for name, value in device.describe().items()))
-    # A short turn keeps the event loop's latency low while the engine thread runs Python between its device calls.
-    sys.setswitchinterval(0.0005)
     server = Server(
         config, model, device, engine_channels(scheduler_settings(config)), open_stats(), int(time.time()), bound
     )

@@ -58,7 +58,8 @@ class Book:
     def ended(self, record: RequestRecord, now_s: float) -> None:
         """Add a call that has ended."""
         self.spans.tally(self.unix_s(now_s)).ended(record)
-        self._recent("ended_prompt_tokens").add(record.prompt_tokens, now_s)
+        if record.outcome != "refused":
+            self._recent("ended_prompt_tokens").add(record.prompt_tokens, now_s)
         self.histograms.ended(record)
         self._add_up(record)
         self._note_failure(record, now_s)

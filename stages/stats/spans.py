@@ -41,10 +41,11 @@ class Tally:
         """Add a call that has ended."""
         counts = self.counts
         counts["calls"] += 1
-        counts["prompt_tokens"] += record.prompt_tokens
-        counts["cached_device_tokens"] += record.cached_device_tokens
-        counts["cached_host_tokens"] += record.cached_host_tokens
         self.outcomes[record.outcome] += 1
+        if record.outcome != "refused":  # nothing was looked up for it
+            counts["prompt_tokens"] += record.prompt_tokens
+            counts["cached_device_tokens"] += record.cached_device_tokens
+            counts["cached_host_tokens"] += record.cached_host_tokens
         if is_unavailable(record):
             self.unavailable[record.cause or "unavailable"] += 1
         for name, seconds in latencies_of(record):

@@ -29,9 +29,9 @@ def test_a_window_holds_what_one_record_says_exactly() -> None:
     window = spans.windows(START_S + 10).last_1m
     assert (window.span_s, window.calls, window.calls_per_s) == (10.0, 2, 0.2)
     assert (window.outcomes, window.unavailable) == ({"stop": 1, "refused": 1}, {"queue_full": 1})
-    assert (window.prompt_tokens, window.prompt_tokens_per_s) == (80, 8.0)
+    assert (window.prompt_tokens, window.prompt_tokens_per_s) == (40, 4.0)
     assert (window.completion_tokens, window.completion_tokens_per_s) == (3, 0.3)
-    assert (window.cached_device_tokens, window.cached_host_tokens, window.cache_hit_rate) == (20, 10, 30 / 80)
+    assert (window.cached_device_tokens, window.cached_host_tokens, window.cache_hit_rate) == (10, 5, 15 / 40)
     # Of the refused one there is but what it came to: no token, no place on the device.
     for latency, seconds in (
         (window.time_to_first_token, 4.0),
