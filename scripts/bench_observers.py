@@ -4,9 +4,9 @@
     scripts/bench_observers.py [--streams 64] [--repeats 5] [--soak 60]
 
 `none` notes nothing, `stats` is the server as it starts by default, `all` has besides: two listeners at
-/v1/stats/stream, /metrics scraped every five seconds, the production log, a line for every request and every HTTP call. The
-device computes nothing (paced_server.py), so that CPU time is that of serving alone; runs go in turns, so that all have
-the same neighbours. Reports CPU seconds, tokens a CPU second and the client's gaps between tokens, each as
+/v1/stats/stream, /metrics scraped every five seconds, the production log, a line for every request and every HTTP call.
+The device computes nothing (paced_server.py), so that CPU time is that of serving alone; runs go in turns, so that all
+have the same neighbours. Reports CPU seconds, tokens a CPU second and the client's gaps between tokens, each as
 minimum/median/maximum and as a ratio to `none` of the medians. With --soak a server with all observers is loaded for
 so long and its memory told as it goes.
 """

@@ -87,7 +87,7 @@ class Connection(TrioASGIHTTPConnection):
         request = self._create_request_from_scope(send)
         proxy = cast(App, self.app).proxy
         if proxy is not None and not cast(App, self.app).owns(request.path):
-            await self._pass_on(proxy, request, receive, send)
+            await self._observed(request, partial(self._pass_on, proxy, request, receive, send))
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.handle_messages, nursery, request, receive)
@@ -97,16 +97,20 @@ class Connection(TrioASGIHTTPConnection):
         self, nursery: trio.Nursery, request: Request, send: ASGISendCallable
     ) -> None:
         """Answer the request, then end the task that waits for the client to leave."""
+        await self._observed(request, partial(self._answer, request, send))
+        nursery.cancel_scope.cancel()
+
+    async def _observed(self, request: Request, answer: Callable[[str], Awaitable[int]]) -> None:
+        """Have a request answered by its id as one that is under way, with its line in the log."""
         serving = cast(App, self.app).serving
         serving.answering.add(self)
         began_s, status, request_id = trio.current_time(), LEFT, _request_id(request)
         with working_for(CallContext(request_id, _trace(request, serving.settings.trace_sample_ratio))):
             try:
-                status = await self._answer(request, send, request_id)
+                status = await answer(request_id)
             finally:
                 serving.answering.discard(self)
                 log_access(serving.logs, cast(Any, self.scope), status, trio.current_time() - began_s)
-        nursery.cancel_scope.cancel()
 
     async def _answer(self, request: Request, send: ASGISendCallable, request_id: str) -> int:
         """Answer the request, giving the status."""
@@ -132,36 +136,35 @@ class Connection(TrioASGIHTTPConnection):
             return wire.status or LEFT
 
     async def _pass_on(
-        self, proxy: Proxy, request: Request, receive: ASGIReceiveCallable, send: ASGISendCallable
-    ) -> None:
-        """Let the engine answer what nothing here does, once the call was let in."""
-        app = cast(App, self.app)
-        request_id = _request_id(request)
+        self, proxy: Proxy, request: Request, receive: ASGIReceiveCallable, send: ASGISendCallable, request_id: str
+    ) -> int:
+        """Let the engine answer what nothing here does, once the call was let in, giving the status."""
+        app, scope = cast(App, self.app), cast(Any, self.scope)
         headers = {"x-request-id": request_id, **app.access.cors_headers(request.headers.get("origin"))}
-        wire = AsgiWire(cast(Any, send), cast(Any, self.scope), headers)
-        app.serving.answering.add(self)
-        try:
+        wire = AsgiWire(cast(Any, send), scope, headers)
+        with app.serving.http.counted(*app.counted_as(request)) as answered:
             try:
-                path = proxy.checked_path(cast(Any, self.scope))
+                path = proxy.checked_path(scope)
             except errors.RequestError as error:
+                answered(error.status)
                 await wire.start(error.status, PLAIN_TEXT)
                 await wire.end(f"{error.message}\n".encode())
-                return
+                return error.status
             refused = app.gate(request, request_id, engine_path=path)
             if refused is not None:
                 refused.headers.update(headers)
+                answered(refused.status_code)
                 await self._send_response(send, refused)
-                return
-            await proxy.pass_on(
-                cast(Any, self.scope),
-                cast(Any, receive),
-                wire,
-                adds_key=app.access.asks_for_key(request.method, path),
-                ours=tuple((name.encode(), value.encode("latin-1")) for name, value in headers.items()),
-                stop=app.serving.cutoff,
-            )
-        finally:
-            app.serving.answering.discard(self)
+                return refused.status_code
+            adds_key = app.access.asks_for_key(request.method, path)
+            ours = tuple((name.encode(), value.encode("latin-1")) for name, value in headers.items())
+            try:
+                await proxy.pass_on(
+                    scope, cast(Any, receive), wire, adds_key=adds_key, ours=ours, stop=app.serving.cutoff
+                )
+            finally:
+                answered(wire.status)
+            return wire.status or LEFT
 
     async def _dispatched(self, app: "App", request: Request) -> Response | Answering:
         generate = app.generations.get((request.method, request.path))
