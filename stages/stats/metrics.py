@@ -191,7 +191,7 @@ def _finished(view: View) -> Values:
 
 def _computed(view: View) -> Values:
     cached = view.total("cached_tokens_device") + view.total("cached_tokens_host")
-    yield Sample(("prefill_compute",), max(view.total("prompt_tokens") - cached, 0.0))
+    yield Sample(("prefill_compute",), view.total("prefill_tokens"))
     yield Sample(("prefill_cache",), cached)
     yield Sample(("decode",), view.total("completion_tokens"))
 
@@ -321,11 +321,11 @@ _SGLANG = [
         Sample((), view.running() / view.sources.max_running)] if view.sources.max_running else [], (), (), True),
     Family("sglang:gen_throughput", "gauge", "generated tokens a second, over 10 s", _one(
         lambda view: view.book.rate("completion_tokens", view.now_s))),
-    Family("sglang:cache_hit_rate", "gauge", "share of prompt tokens that was cached, since the start", _one(
+    Family("sglang:cache_hit_rate", "gauge", "share of prompt tokens that was cached, of every choice", _one(
         _hit_rate), (), (), True),
-    Family("sglang:realtime_tokens", "counter", "tokens computed, found cached, and generated", _computed, (
+    Family("sglang:realtime_tokens", "counter", "prompt tokens computed and found cached, generated ones", _computed, (
         "mode",), (), True),
-    Family("sglang:cached_tokens", "counter", "prompt tokens found cached, by where", _cached, (
+    Family("sglang:cached_tokens", "counter", "prompt tokens found cached, of every choice, by where", _cached, (
         "cache_source",), (), True),
     Family("sglang:token_usage", "gauge", "share of pages that requests hold", _one(
         lambda view: view.usage()), (), (), True),
@@ -421,8 +421,8 @@ _VLLM = [
     Family("vllm:cache_config_info", "gauge", "page size and pages, as labels", lambda view: [
         Sample((str(view.load.page_size_tokens), str(view.load.total_pages)), 1)] if view.load is not None else [], (
         "block_size", "num_gpu_blocks"), (), True),
-    Family("vllm:prefix_cache_queries", "counter", "prompt tokens looked up in the cache", _total(
-        "prompt_tokens"), (), (), True),
+    Family("vllm:prefix_cache_queries", "counter", "prompt tokens looked up in the cache, of every choice", _total(
+        "looked_up_tokens"), (), (), True),
     Family("vllm:prefix_cache_hits", "counter", "prompt tokens found there", _one(
         lambda view: view.total("cached_tokens_device") + view.total("cached_tokens_host")), (), (), True),
     Family("vllm:num_preemptions", "counter", "times a request gave its memory back", _one(
