@@ -400,7 +400,7 @@ _SGLANG = [
         "inter_token", SGLANG_INTER_TOKEN_S), (), SGLANG_INTER_TOKEN_S),
     Family("sglang:request_time_per_output_token_seconds", "histogram", "a call's mean time between tokens", _joined(
         "time_per_token", SGLANG_INTER_TOKEN_S), (), SGLANG_INTER_TOKEN_S),
-    Family("sglang:queue_time_seconds", "histogram", "from a rendered prompt to a place on the device", _joined(
+    Family("sglang:queue_time_seconds", "histogram", "from joining the queue to a place on the device", _joined(
         "queue_wait", SGLANG_QUEUE_S), (), SGLANG_QUEUE_S),
     Family("sglang:per_stage_req_latency_seconds", "histogram", "a call's time in each stage", _per_stage, (
         "stage",), SGLANG_STAGE_S),
@@ -445,7 +445,7 @@ _VLLM = [
         "time_per_token", VLLM_INTER_TOKEN_S), (), VLLM_INTER_TOKEN_S),
     Family("vllm:e2e_request_latency_seconds", "histogram", "from a call's arrival to its end", _joined(
         "end_to_end", VLLM_REQUEST_S), (), VLLM_REQUEST_S),
-    Family("vllm:request_queue_time_seconds", "histogram", "from a rendered prompt to a place on the device", _joined(
+    Family("vllm:request_queue_time_seconds", "histogram", "from joining the queue to a place on the device", _joined(
         "queue_wait", VLLM_REQUEST_S), (), VLLM_REQUEST_S),
     Family("vllm:request_inference_time_seconds", "histogram", "from that place to the last token", _joined(
         "inference", VLLM_REQUEST_S), (), VLLM_REQUEST_S),
