@@ -36,11 +36,11 @@ from stages.engine.remote import RemoteEngine, client_of, run_remote_engine
 from stages.engine.rendering import Renderer
 from stages.errors import EngineFailure
 from stages.inbox import Inbox
-from stages.ingress.app import add_stats_routes
 from stages.ingress.info import Info
 from stages.ingress.proxy import Proxy
 from stages.ingress.render_app import RenderFacts, create_render_app
 from stages.ingress.respond import Serving
+from stages.ingress.routes import add_stats_routes
 from stages.ingress.server import bind, check_certificate, serve_http
 from stages.messages import Cancel, Load, Render, Tokens
 from stages.prompt.stage import run_prompt_stage

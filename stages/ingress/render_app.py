@@ -10,7 +10,7 @@ from quart import Response
 
 from stages.ingress import info as facts
 from stages.ingress import ollama
-from stages.ingress.app import JSON, App, add_document, bare_app
+from stages.ingress.app import JSON, App
 from stages.ingress.dialect import Dialect
 from stages.ingress.dialects import (
     anthropic_count_tokens,
@@ -29,9 +29,11 @@ from stages.ingress.dialects.derendering import Submits, derender_dialect
 from stages.ingress.dialects.passing import passing
 from stages.ingress.dialects.rendering import Fields, render_dialect
 from stages.ingress.dialects.strict import only, strict
+from stages.ingress.generation import bare_app
 from stages.ingress.info import Info
 from stages.ingress.proxy import Proxy
 from stages.ingress.respond import Serving
+from stages.ingress.routes import add_document
 
 READY = "/_sglang_renderer/ready"
 # What decides a prompt's ids; whatever else a chat's body has is nothing to the tokenizer routes.
