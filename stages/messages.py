@@ -155,6 +155,8 @@ class Ask:
     logprob_token_ids: tuple[int, ...] = ()
     # The first token of the prompt whose successors' logprobs are wanted; None wants no prompt logprobs.
     prompt_logprobs_from: int | None = None
+    # Whether the answer begins with the text of a prompt of ids.
+    echoes_ids: bool = False
     constraint: Constraint | None = None
     # The field of a text's grammar, for the complaint about one that cannot be enforced.
     constraint_field: str | None = None
@@ -239,6 +241,8 @@ class Prompt:
 
     token_ids: tuple[int, ...]
     in_reasoning: bool | None
+    # Of a prompt that came as ids, where its answer begins with it.
+    text: str | None = None
 
 
 @frozen

@@ -28,6 +28,8 @@ from stages.messages import (
     ChoiceKey,
     CompileGrammar,
     Constraint,
+    Detokenize,
+    Detokenized,
     Ended,
     Event,
     Finish,
@@ -135,7 +137,12 @@ async def render(ask: Ask, services: Services) -> Prompt:
     prompt = await look_up(ask.prompt, services)
     # Invariant: the prompt stage answers a prompt with a Prompt.
     assert isinstance(prompt, Prompt)
-    return prompt
+    if not ask.echoes_ids:
+        return prompt
+    done = await look_up(Detokenize((prompt.token_ids,), skip_special_tokens=True), services)
+    # Invariant: a Detokenize is answered with a Detokenized.
+    assert isinstance(done, Detokenized)
+    return evolve(prompt, text=done.texts[0])
 
 
 async def look_up(work: Work, services: Services) -> WorkDone:

@@ -176,6 +176,8 @@ class Prompter:
     def _decoded(self, work: Decode) -> Decoded:
         """Return what the detokenizer would have told of the same rows."""
         prompt = work.prompt if isinstance(work.prompt, Prompt) else self._alone(work.prompt)
+        if isinstance(work.prompt, tuple):
+            prompt = evolve(prompt, text=self.tokenizer.vocabulary.text(prompt.token_ids, skip_special=True))
         return Decoded(prompt, decoded(work, prompt, self.tokenizer.vocabulary))
 
     def _alone(self, prompt: "Chat | str | tuple[int, ...]") -> Prompt:

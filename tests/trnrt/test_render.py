@@ -11,7 +11,7 @@ import trio
 from tests.fake_engine import Exchange, counting
 from tests.scripted.server import one_name
 from tests.stages.ingress.http import ask
-from tests.trnrt.render_kit import MESSAGES, events, rendering, saying
+from tests.trnrt.render_kit import MESSAGES, events, ids, rendering, saying
 
 CHAT: dict[str, Any] = {"messages": MESSAGES, "rid": "r1"}
 TOOL = {
@@ -429,3 +429,18 @@ async def test_each_chunk_tells_its_own_choices_usage_where_that_is_asked_for() 
         assert own[-1]["completion_tokens"] == 3
         assert all(usage["completion_tokens"] <= 3 for usage in own)
     assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == (4, 12)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_of_ids_is_echoed_whole_though_the_engine_scores_nothing_and_gets_less(stream: bool) -> None:
+    prompt = list(ids("Once upon a time there was a king who had no ship. " * 2))
+    flags = ("--allow-auto-truncate", "--context-length", "16")
+    async with rendering(counting(1), *flags) as run:
+        reply = await ask(run.port, "/v1/completions", {"prompt": prompt, "echo": True, "n": 2, "stream": stream})
+    assert reply.status == 200, reply.body
+    assert all(len(exchange.body["input_ids"]) == 16 for exchange in run.engine.exchanges)
+    assert not any(exchange.body["return_logprob"] for exchange in run.engine.exchanges)
+    answers = [chunk for chunk in events(reply.body) if chunk is not None] if stream else [reply.json]
+    for index in (0, 1):
+        told = "".join(one["text"] for answer in answers for one in answer["choices"] if one["index"] == index)
+        assert told.startswith("Once upon a time there was a king who had no ship. " * 2)

@@ -110,12 +110,15 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
         logprob_token_ids=logprob_ids,
     )
     common = constrain(common, body, model, form, after_reasoning=False)
+    scores = num_prompt_top is not None or (body.echo and body.logprobs is not None)
     asks = tuple(
         evolve(
             common,
             request_id=request_id or (top.id if len(prompts) == 1 else f"{top.id}_{index}"),
             prompt=prompt,
-            prompt_logprobs_from=0 if num_prompt_top is not None or _echoes_scores(body, prompt) else None,
+            prompt_logprobs_from=0 if scores else None,
+            # Scores bring the text of each id, to which text_offset counts.
+            echoes_ids=body.echo and not scores and not isinstance(prompt, str),
             engine_rids=_engine_rids(top.id, index, request_id, n),
         )
         for index, (prompt, request_id) in enumerate(zip(prompts, ids, strict=True))
@@ -148,11 +151,6 @@ def _prompts(body: CompletionBody, vocab_size: int) -> list[str | tuple[int, ...
         if not isinstance(prompt, str) and not all_in_range(prompt, 0, vocab_size - 1):
             raise invalid("prompt", f"prompt has a token id outside [0, {vocab_size - 1}].")
     return prompts
-
-
-def _echoes_scores(body: CompletionBody, prompt: str | tuple[int, ...]) -> bool:
-    """Say whether an echo needs the prompt's scores: for its logprobs, or for the text of a prompt of ids."""
-    return body.echo and (body.logprobs is not None or not isinstance(prompt, str))
 
 
 def _request_ids(body: CompletionBody, num_prompts: int) -> tuple[str | None, Sequence[str | None]]:
@@ -256,13 +254,13 @@ class CompletionEncoder:
     scores: dict[int, PromptScores] = field(factory=dict)
 
     def start(self) -> list[bytes]:
-        """Return the prompts' text with echo, but for those that are told with their scores; else nothing."""
+        """Return the prompts' text with echo, but for those that are told with their scores or were ids."""
         if not self.echo:
             return []
         return [
             self._chunk(self._index(ask_index, choice), str(ask.prompt))
             for ask_index, ask in enumerate(self.asks)
-            if ask.prompt_logprobs_from is None
+            if ask.prompt_logprobs_from is None and isinstance(ask.prompt, str)
             for choice in range(ask.num_choices)
         ]
 
@@ -280,11 +278,12 @@ class CompletionEncoder:
         if isinstance(event, Ended):
             raise_refusal(event.finish)
         chunks = []
-        if self.echo and ask.prompt_logprobs_from is not None and not choice.is_echoed:
+        has_begun = ask.prompt_logprobs_from is None and isinstance(ask.prompt, str)
+        if self.echo and not has_begun and not choice.is_echoed:
             choice.is_echoed = True
-            entries = self.scores[ask_index].entries
+            entries = self.scores[ask_index].entries if ask.prompt_logprobs_from is not None else ()
             logprobs = choice.logprobs.take(entries) if ask.logprobs else None
-            chunks.append(self._chunk(index, _echo(ask, entries), logprobs))
+            chunks.append(self._chunk(index, _echo(ask, prompt, entries), logprobs))
         if isinstance(event, Ended):
             end = self._end(event.finish)
             return [*chunks, self._chunk(index, "", self._logprobs(choice), end, self._ids(choice, prompt))]
@@ -314,7 +313,7 @@ class CompletionEncoder:
                 raise_refusal(choice.finish)
                 told = [*(scores if self.echo else ()), *choice.logprobs]
                 logprobs = LegacyLogprobs(self.num_top).take(told) if ask.logprobs else None
-                text = "".join([_echo(ask, scores) if self.echo else "", *choice.text])
+                text = "".join([_echo(ask, one.prompt, scores) if self.echo else "", *choice.text])
                 entry = _entry(len(entries), text, logprobs, self._end(choice.finish))
                 if self.num_prompt_top is not None:
                     entry["prompt_logprobs"] = prompt_logprobs_json(scores, self.num_prompt_top)
@@ -369,10 +368,12 @@ def _is_first(entry: TokenLogprob) -> bool:
     return math.isnan(entry.logprob)
 
 
-def _echo(ask: Ask, scores: Sequence[TokenLogprob]) -> str:
+def _echo(ask: Ask, prompt: Prompt, scores: Sequence[TokenLogprob]) -> str:
     """Return the prompt's text: as it was sent, or of the ids that were."""
     if isinstance(ask.prompt, str):
         return ask.prompt
+    if prompt.text is not None:
+        return prompt.text
     return b"".join(entry.token_bytes for entry in scores).decode("utf-8", "replace")
 
 

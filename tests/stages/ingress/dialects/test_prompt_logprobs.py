@@ -203,7 +203,7 @@ def test_an_echo_asks_for_the_prompts_scores_where_it_needs_them() -> None:
         ({"logprobs": 2}, None),
         ({"echo": True, "logprobs": 0}, 0),
         ({"echo": True, "logprobs": 2}, 0),
-        ({"echo": True, "prompt": [11, 12, 13]}, 0),
+        ({"echo": True, "prompt": [11, 12, 13]}, None),
         ({"prompt_logprobs": 0}, 0),
     ):
         assert ask_of(openai_completions.DIALECT, {**COMPLETION, **more}).prompt_logprobs_from == start
