@@ -39,10 +39,9 @@ from stages.ingress.info_answers import RUNNING, info_answers
 from stages.ingress.openapi import document, rule_of
 from stages.ingress.proxy import Proxy
 from stages.ingress.respond import Serving, answer_lookup, describe, respond
-from stages.ingress.stats_routes import StatsFeed, encoded, read_limit
+from stages.ingress.stats_routes import MetricsFeed, StatsFeed, encoded, read_limit
 from stages.ingress.wire import AsgiWire, Wire
 from stages.logs.access import LEFT, log_access
-from stages.stats.exposition import scrape
 from stages.stats.stage import Stats, open_stats
 from stages.trace_context import TraceContext, trace_of
 from stages.trail import Trail
@@ -395,7 +394,7 @@ def _add_info_routes(app: App, info: Info) -> None:
 
 def add_stats_routes(app: App, stats: Stats) -> None:
     """Add the routes of statistics, and the page that shows them."""
-    feed = StatsFeed(stats)
+    feed, exposed = StatsFeed(stats), MetricsFeed(stats, app.serving.aside)
 
     async def dashboard() -> Response:
         return Response(page().body, headers=dict(page().headers))
@@ -415,9 +414,7 @@ def add_stats_routes(app: App, stats: Stats) -> None:
         return response if isinstance(response, Response) else GenerationResponse(response)
 
     async def metrics() -> Response:
-        # To write it takes ten times as long as to read it off, which would keep tokens waiting.
-        work = partial(scrape(stats, trio.current_time()).text, request.headers.get("accept", ""))
-        text, content_type = await app.serving.aside.write(work)
+        text, content_type = await exposed.text(request.headers.get("accept", ""))
         return Response(text, content_type=content_type)
 
     if app.serving.settings.enable_metrics:

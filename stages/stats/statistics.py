@@ -48,9 +48,7 @@ class Window:
     completion_tokens_per_s: float = fact("completion_tokens over span_s")
     cached_device_tokens: int = fact("of those, cached on the device")
     cached_host_tokens: int = fact("of those, come back from host memory")
-    cache_hit_rate: float | None = fact(
-        "share cached in either tier, of the prompts of calls that got a place"
-    )
+    cache_hit_rate: float | None = fact("share cached in either tier, of the prompts of calls that got a place")
     time_to_first_token: Latency = fact("from a call's arrival to the delivery of its first token")
     inter_token: Latency = fact("between two tokens of one choice; one entry a token")
     end_to_end: Latency = fact("from a call's arrival to its end, of those that were not refused")
