@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stages.channels import MAX_FLIGHTS, PROMPT_QUEUE, STATS_QUEUE
 from stages.inbox import Inbox
 from stages.ingress.respond import Serving
+from stages.logs.handler import num_lost_lines
 from stages.messages import Render
 from stages.stats.sources import Sources, Watched, watched_inbox
 from trnrt.running import STARTED_S, package_version
@@ -95,5 +96,5 @@ def render_sources(server: "RenderServer", serving: Serving) -> Sources:
 def _lost(server: "RenderServer | Server") -> dict[str, Callable[[], int]]:
     """Return who else counts what was lost, besides those that have said so already."""
     traces = server.traces
-    lost = server.stats.sources.lost
+    lost = {**server.stats.sources.lost, "log_lines": num_lost_lines}
     return lost if traces is None else {**lost, "traces": lambda: traces.num_lost}

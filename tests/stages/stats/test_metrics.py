@@ -77,8 +77,8 @@ def a_stats(load: Load | None = IDLE) -> Stats:
     return stats
 
 
-def scraped(stats: Stats, now_s: float = 110.0, accept: str = "") -> Exposition:
-    text, content_type = scrape(stats, now_s).text(accept)
+def scraped(stats: Stats, now_s: float = 110.0) -> Exposition:
+    text, content_type = scrape(stats, now_s).text(is_open=False)
     assert content_type.startswith("text/plain; version=0.0.4")
     return read(text.decode())
 
@@ -128,10 +128,10 @@ stray 1"""
 
 
 def test_the_names_that_others_read_are_there_from_the_start() -> None:
-    text = scrape(a_stats(), 100.0).text("")[0].decode()
+    text = scrape(a_stats(), 100.0).text(is_open=False)[0].decode()
     assert [name for name in (*LOOKED_FOR, *READ_BY_GATEWAYS) if name not in text] == []
     assert all(part in text for part in ("_sum{", "_count{", "_bucket{", 'phase="total"', 'category="process"'))
-    renderer = scrape(a_stats(None), 100.0).text("")[0].decode()
+    renderer = scrape(a_stats(None), 100.0).text(is_open=False)[0].decode()
     assert "vllm:num_requests_running{" in renderer
     assert "cache_" not in renderer
 
@@ -271,7 +271,7 @@ def test_a_worker_is_told_from_others_by_a_label() -> None:
 
 
 def test_openmetrics_is_given_where_it_is_asked_for() -> None:
-    text, content_type = scrape(filled(a_stats()), 110.0).text("application/openmetrics-text; version=1.0.0")
+    text, content_type = scrape(filled(a_stats()), 110.0).text(is_open=True)
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert text.endswith(b"# EOF\n")
     assert b"# TYPE sglang:num_requests counter\n" in text
