@@ -24,6 +24,8 @@ class Traits:
     # Whether a message without content must have an empty one.
     needs_content: bool = False
     reads_reasoning: bool = False
+    # Whether a message with content shows its calls no more.
+    hides_calls: bool = False
     # A system message anywhere but first, two user messages in a row, a developer's.
     takes_late_system: bool = True
     takes_two_users: bool = True
@@ -44,6 +46,7 @@ def probe(attempt: Attempt, source: str) -> Traits:
         needs_content=tried(USER, _calling({WORD: WORD}), _result()) is None
         and tried(USER, {**_calling({WORD: WORD}), "content": ""}, _result()) is not None,
         reads_reasoning="reasoning_content" in source or _reads_reasoning(tried),
+        hides_calls=_hides_calls(tried),
         takes_late_system=not plain or tried(USER, ANSWER, {"role": "system", "content": "c"}, USER) is not None,
         takes_two_users=tried(USER, USER) is not None,
         takes_developer=WORD in (tried({"role": "developer", "content": WORD}, USER) or ""),
@@ -80,6 +83,12 @@ def _wants_text(tried: Callable[..., str | None]) -> bool:
         if as_text is not None and f'{{"{WORD}": "{WORD}"}}' in as_text:
             return as_object is None or f"{{'{WORD}': '{WORD}'}}" in as_object
     return False
+
+
+def _hides_calls(tried: Callable[..., str | None]) -> bool:
+    bare = {**_calling({"k": WORD}), "content": ""}
+    shown = [WORD in (tried(USER, {**bare, "content": content}, _result()) or "") for content in ("", "b")]
+    return shown == [True, False]
 
 
 def _reads_reasoning(tried: Callable[..., str | None]) -> bool:

@@ -37,6 +37,8 @@ from stages.prompt.segments import Marked
 from stages.settings import TemplateSource
 
 ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
+# In an assistant's words these are what they say, whether or not the template speaks of them.
+THINKING_TAGS = (*OPENING, *CLOSING)
 # Behind the message to go on from; the space tells whether the template trims it.
 CONTINUED = f"{chr(0xF0100)} "
 PROBE_S = 2.0
@@ -49,8 +51,6 @@ class Compiled:
     template: Template
     traits: Traits
     thinking: Thinking
-    # Tags of thinking blocks the text itself speaks of: in an assistant's words they are what they say.
-    kept: tuple[str, ...]
 
 
 @define(eq=False)
@@ -89,7 +89,7 @@ class JinjaTemplate:
             if in_reasoning is None:
                 in_reasoning = compiled.thinking.is_on(variables)
         else:
-            text = _cut(text, marker.text(final, compiled.kept))
+            text = _cut(text, marker.text(final, THINKING_TAGS))
             in_reasoning = continues_inside(final)
         return Marked(text, marker.mark, in_reasoning)
 
@@ -147,8 +147,7 @@ def open_jinja(
             except Exception:  # whatever it is, these messages are none for it
                 return None
 
-        kept = tuple(tag for tag in (*OPENING, *CLOSING) if tag in text)
-        compiled[name] = Compiled(template, probe(attempt, text), thinking, kept)
+        compiled[name] = Compiled(template, probe(attempt, text), thinking)
     return JinjaTemplate(source, control_texts(control), now_s, compiled)
 
 
@@ -203,7 +202,7 @@ def _message(message: Mapping[str, Any], path: str, compiled: Compiled, marker: 
     role = message.get("role")
     if role not in ROLES:
         raise InvalidRequest(f"Unknown message role {role!r}.", f"{path}.role")
-    kept = compiled.kept if role == "assistant" else ()
+    kept = THINKING_TAGS if role == "assistant" else ()
     # Templates ask whether a key is there, not whether it is null.
     result: Message = {
         key: [marker.text(text, kept) for text in value] if key == "parts" else marker.value(value, kept)
@@ -218,10 +217,10 @@ def _message(message: Mapping[str, Any], path: str, compiled: Compiled, marker: 
     if compiled.traits.needs_content:
         result.setdefault("content", "")
     reasoning = result.pop("reasoning_content", None)
-    if reasoning and role == "assistant":
+    if reasoning is not None and role == "assistant":
         if compiled.traits.reads_reasoning:
             result |= reasoning_fields(reasoning)
-        else:
+        elif reasoning and not (compiled.traits.hides_calls and result.get("tool_calls") and not result.get("content")):
             result["content"] = f"<think>{reasoning}</think>{result.get('content', '')}"
             result.pop("parts", None)
     if calls := result.pop("tool_calls", None):

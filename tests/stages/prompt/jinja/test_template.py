@@ -196,6 +196,29 @@ def test_think_tags_of_an_assistant_are_read_by_the_template() -> None:
     assert "assistant\na<|im_end|>" in rendered.text
 
 
+def test_think_tags_of_an_assistant_are_tags_though_the_template_speaks_of_none() -> None:
+    template = opened(ROLES, ("<think>", "</think>"))
+    block = "<think>w</think>a"
+    assert template(Chat((USER, {"role": "assistant", "content": block}, USER))).mark is None
+    final = Chat((USER, {"role": "assistant", "content": "<think>w"}), continue_final_message=True)
+    assert template(final).mark is None
+    assert template(Chat(({"role": "user", "content": block},))).mark is not None
+
+
+def test_reasoning_is_left_out_where_it_would_hide_the_calls() -> None:
+    call = {"id": "123456789", "name": "f", "arguments": {"a": 1}}
+    turns = (USER, {"role": "assistant", "content": None, "reasoning_content": "why", "tool_calls": [call]})
+    assert "why" not in text_of(style("granite"), *turns)
+    assert '"arguments": {"a": 1}' in text_of(style("granite"), *turns)
+    assert "<think>why</think><|im_end|>" in text_of(style("chatml"), *turns)
+
+
+def test_empty_reasoning_is_the_templates_to_show() -> None:
+    answer = {"role": "assistant", "content": "ans", "reasoning_content": ""}
+    assert "<think></think>" in text_of(style("glm4"), USER, answer)
+    assert text_of(opened(ROLES), USER, answer) == "[user]u[assistant]ans"
+
+
 @pytest.mark.parametrize("content", ["partial ", "  partial", "a\n", ""])
 def test_a_final_message_is_left_open(content: str) -> None:
     chat = Chat((USER, {"role": "assistant", "content": content}), continue_final_message=True)
