@@ -65,6 +65,7 @@ CAUSES = (
     Cause("a developer's words are dropped, or refused", "prompts", ("*developer*",), departs=True),
     Cause("a call without content is refused where the template reads one", "prompts", ("a call, content null*",)),
     Cause("a list of no parts is refused, or shown as one", "prompts", ("no parts",), departs=True),
+    Cause("parts are lines where the template joins them", "prompts", ("two parts*", "a result in p*"), ("glm4",)),
     Cause("two users in a row become one", "prompts", ("two users",), ("mistral",)),
     Cause("a late system stays one", "prompts", ("a system at the end",), ("gemma",), departs=True),
     Cause("nothing is shown as null", "prompts", ("empty text",), ("granite",)),

@@ -1,6 +1,7 @@
 """What a chat template can take, found out at start by rendering small conversations. Core."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from attrs import frozen
@@ -8,9 +9,22 @@ from attrs import frozen
 Message = dict[str, Any]
 # Renders messages, or gives None where the template fails; `tools` are offered or not.
 Attempt = Callable[[Sequence[Message]], str | None]
-WORD = "probe0word"
+WORD, OTHER_WORD = "probe0word", "probe1word"
 ANSWER: Message = {"role": "assistant", "content": "b"}
 USER: Message = {"role": "user", "content": "a"}
+CALLING: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "123456789", "type": "function", "function": {"name": "f", "arguments": {}}}],
+}
+# Roles and, each in a conversation that may be told, what is said before and after.
+PARTED: Mapping[str, tuple[Sequence[Message], Sequence[Message]]] = {
+    "system": ((), (USER,)),
+    "developer": ((), (USER,)),
+    "user": ((), ()),
+    "assistant": ((USER,), (USER,)),
+    "tool": ((USER, CALLING), ()),
+}
 
 
 @frozen
@@ -19,6 +33,8 @@ class Traits:
 
     # Content as a list of parts, or the text itself.
     takes_parts_only: bool = False
+    # Roles whose content may as well be several parts, which the template joins in its own way.
+    joins_parts_of: frozenset[str] = frozenset()
     # Arguments of calls as JSON text, or the object itself.
     wants_arguments_text: bool = False
     # Whether a message without content must have an empty one.
@@ -42,6 +58,7 @@ def probe(attempt: Attempt, source: str) -> Traits:
     plain = tried(USER, ANSWER, USER) is not None
     return Traits(
         takes_parts_only=parts_only,
+        joins_parts_of=frozenset() if parts_only else frozenset(filter(partial(_joins_parts, attempt), PARTED)),
         wants_arguments_text=_wants_text(tried),
         needs_content=tried(USER, _calling({WORD: WORD}), _result()) is None
         and tried(USER, {**_calling({WORD: WORD}), "content": ""}, _result()) is not None,
@@ -73,6 +90,15 @@ def _calling(arguments: object) -> Message:
 
 def _result() -> Message:
     return {"role": "tool", "tool_call_id": "123456789", "content": "r"}
+
+
+def _joins_parts(attempt: Attempt, role: str) -> bool:
+    """Return whether two parts of a role's are shown as texts, not left out nor written out as data."""
+    before, after = PARTED[role]
+    parts = [{"type": "text", "text": text} for text in (WORD, OTHER_WORD)]
+    about = {"tool_call_id": "123456789"} if role == "tool" else {}
+    shown = attempt([*before, {"role": role, "content": parts, **about}, *after]) or ""
+    return WORD in shown and OTHER_WORD in shown and not any(data in shown for data in ("{'type'", '{"type"'))
 
 
 def _wants_text(tried: Callable[..., str | None]) -> bool:

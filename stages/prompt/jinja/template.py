@@ -89,7 +89,8 @@ class JinjaTemplate:
             if in_reasoning is None:
                 in_reasoning = compiled.thinking.is_on(variables)
         else:
-            text = _cut(text, marker.text(final, THINKING_TAGS))
+            last = chat.messages[-1].get("parts", (final,))[-1]
+            text = _cut(text, marker.text(last, THINKING_TAGS))
             in_reasoning = continues_inside(final)
         return Marked(text, marker.mark, in_reasoning)
 
@@ -107,7 +108,14 @@ class JinjaTemplate:
         for name, other in (SWITCHES, SWITCHES[::-1]):
             if name in asked:
                 asked.setdefault(other, asked[name])
-        variables = {**self.source.variables, **marker.switch(chat.facts), **self.source.defaults, **asked}
+        variables = {
+            # As in transformers, which always has it.
+            "documents": None,
+            **self.source.variables,
+            **marker.switch(chat.facts),
+            **self.source.defaults,
+            **asked,
+        }
         if compiled.thinking.kind == "switch":
             variables.setdefault(compiled.thinking.name, compiled.thinking.default)
         return variables
@@ -193,7 +201,8 @@ def _messages(chat: Chat, compiled: Compiled, marker: Marker) -> list[Message]:
         messages = _without_late_systems(messages, merges=not compiled.traits.takes_two_users)
     for message in messages:
         parts = message.pop("parts", None)
-        if compiled.traits.takes_parts_only and isinstance(message.get("content"), str):
+        takes_parts = compiled.traits.takes_parts_only or (parts and message["role"] in compiled.traits.joins_parts_of)
+        if takes_parts and isinstance(message.get("content"), str):
             message["content"] = [{"type": "text", "text": text} for text in parts or [message["content"]]]
     return messages
 
@@ -259,7 +268,8 @@ def _without_late_systems(messages: Sequence[Message], *, merges: bool) -> list[
         turn = {**message, "role": "user"} if is_late else message
         beside = bool(result) and result[-1]["role"] == turn["role"] == "user" and (is_late or was_system)
         if merges and beside:
-            result[-1] = {**result[-1], "content": f"{result[-1].get('content', '')}\n\n{turn.get('content', '')}"}
+            before = {key: value for key, value in result[-1].items() if key != "parts"}
+            result[-1] = {**before, "content": f"{before.get('content', '')}\n\n{turn.get('content', '')}"}
         else:
             result.append(turn)
         was_system = is_late
