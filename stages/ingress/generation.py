@@ -41,7 +41,8 @@ def _add_generation_route(app: App, dialect: Dialect, route: Route) -> None:
             parsed = await _parse(request, dialect, app.serving, trail.arrived_s)
         except Exception as error:
             response = refused(error, dialect.error, request_id)
-            app.serving.calls.refused(trail, error, response.status_code)
+            if dialect.generates:
+                app.serving.calls.refused(trail, error, response.status_code)
             return response
         if isinstance(parsed, Lookup):
             return partial(answer_lookup, parsed, dialect, request_id, app.serving)
