@@ -31,6 +31,7 @@ def self_check(encoder: CachingEncoder, template: Callable[[Chat], "tuple[Segmen
 def _wrong(encoder: CachingEncoder, template: "Callable[[Chat], tuple[Segment, ...] | Marked]") -> str | None:
     tried = CachingEncoder(encoder.tokenizer, PromptCache(CHECK_BYTES, audit_share=0.0), encoder.seams)
     whole = encoder.tokenizer
+    has_segments = False
     for chat in conversations(tuple(islice(whole.control_ids, 8))):
         try:
             rendered = template(chat)
@@ -39,10 +40,13 @@ def _wrong(encoder: CachingEncoder, template: "Callable[[Chat], tuple[Segment, .
         if isinstance(rendered, Marked):
             ids, expected = tried.encode_marked([rendered]), whole.encode_marked([rendered])
         else:
+            has_segments = True
             ids, expected = tried.encode_segments([rendered]), whole.encode_segments([rendered])
         if ids != expected:
             return f"a conversation of the self-check has {difference(ids[0], expected[0])}"
-    for text in beside_tokens(sorted(encoder.seams.safe) if encoder.seams is not None else []):
+    # Segments are never cut, so the seams of texts are nothing to them.
+    tokens = sorted(encoder.seams.safe) if encoder.seams is not None and not has_segments else []
+    for text in beside_tokens(tokens):
         for marked in (Marked(text), Marked(text + MARK, MARK)):
             if tried.encode_marked([marked]) != whole.encode_marked([marked]):
                 return f"a text of the self-check has other ids: {text!r}"

@@ -15,7 +15,7 @@ from stages.tokenizer_file import TokenizerFile, read_tokenizer_file
 from tests.small_tokenizer import CORPUS, small_tokenizer
 
 Spec = dict[str, Any]
-TOKENS = ("<s>", "</s>", "<|user|>", "<|end|>", "<t", "<t>", ">b", "[INST]")
+TOKENS = ("<s>", "</s>", "<|user|>", "<|end|>", "<t", "<t>", ">b", "[INST]", '"b>')
 
 
 def _spec(tokenizer: Tokenizer) -> Spec:
@@ -66,7 +66,7 @@ def _byte_level(normalized: tuple[str, ...] = (), takes: Mapping[str, str] | Non
 KINDS = {
     "byte level": lambda: _byte_level(),
     "byte level, two passes": lambda: _byte_level(normalized=("</s>", "<|user|>", "<t>")),
-    "composing, two passes": lambda: _byte_level(normalized=("</s>", "<|user|>"), normalizer={"type": "NFC"}),
+    "composing, two passes": lambda: _byte_level(normalized=("</s>", "<|user|>", '"b>'), normalizer={"type": "NFC"}),
     "takes whitespace": lambda: _byte_level(takes={"<|user|>": "rstrip", "<|end|>": "lstrip", "</s>": "rstrip"}),
     "blank before the first": lambda: _sentencepiece("first", splits=True),
     "blank before each": lambda: _sentencepiece("always", splits=True),

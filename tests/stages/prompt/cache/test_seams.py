@@ -14,7 +14,26 @@ from tests.small_tokenizer import small_tokenizer
 from tests.stages.prompt.cache.kinds import KINDS, TOKENS, Spec, kind_of
 
 MARK = "\U000f0000"
-BETWEEN = ("a", " a", " ", "  ", "\n", "\n\n", "1", "e", "\u0301", "é", "你", "🙂", "'s", "▁", *"<t>b", "The weather")
+BETWEEN = (
+    "a",
+    " a",
+    " ",
+    "  ",
+    "\n",
+    "\n\n",
+    "1",
+    "e",
+    "\u0301",
+    "é",
+    "你",
+    "🙂",
+    "'s",
+    "▁",
+    *"<t>b",
+    "The weather",
+    "{",
+    "\u0338",
+)
 texts = st.lists(st.sampled_from([*TOKENS, *TOKENS, *BETWEEN]), max_size=12).map("".join)
 marked_texts = st.lists(st.sampled_from([*TOKENS, *BETWEEN, f"<{MARK}|user|>", f"<{MARK}t>", MARK]), max_size=12)
 
@@ -50,6 +69,14 @@ def test_a_token_inside_of_a_longer_one_is_no_seam() -> None:
     seams = seams_of(kind_of("byte level").file)
     assert seams.pieces("a<t>b<t b") == ["a", "<t>b", "<t b"]
     assert seams.pieces("a>b<t>b") == ["a", ">b", "<t>b"]
+
+
+def test_a_token_that_a_normalizer_may_undo_is_no_seam() -> None:
+    """Its last sign and the stroke behind it become one character, and what was before it merges with its first."""
+    kind, text = kind_of("composing, two passes"), '{"b>\u0338'
+    (whole,) = kind.tokenizer.encode_marked([Marked(text)])
+    assert sum(kind.tokenizer.encode_marked([Marked(text[:1]), Marked(text[1:])]), ()) != whole
+    assert seams_of(kind.file).pieces(text) == [text]
 
 
 def test_tokens_that_take_whitespace_on_their_left_are_no_seam() -> None:
