@@ -71,6 +71,14 @@ def test_a_token_inside_of_a_longer_one_is_no_seam() -> None:
     assert seams.pieces("a>b<t>b") == ["a", ">b", "<t>b"]
 
 
+def test_a_token_of_the_second_pass_gives_way_to_what_the_first_has_found() -> None:
+    kind = kind_of("byte level, two passes")
+    assert seams_of(kind.file).pieces("a<t>b</s>") == ["a", "<t", ">b", "</s>"]
+    ids = kind.tokenizer.control_ids
+    (found,) = kind.tokenizer.encode_marked([Marked("<t>b</s>")])
+    assert found == (ids["<t"], ids[">b"], ids["</s>"])
+
+
 def test_a_token_that_a_normalizer_may_undo_is_no_seam() -> None:
     """Its last sign and the stroke behind it become one character, and what was before it merges with its first."""
     kind, text = kind_of("composing, two passes"), '{"b>\u0338'
