@@ -4,11 +4,11 @@
     scripts/bench_observers.py [--streams 64] [--repeats 5] [--soak 60]
 
 `none` notes nothing, `stats` is the server as it starts by default, `all` has besides: two listeners at
-/v1/stats/stream, /metrics scraped every second, the production log, a line for every request and every HTTP call. The
-device computes nothing (paced_server.py), so that CPU time is that of serving alone; runs go in turns, so that all have
-the same neighbours. Reports CPU seconds, tokens a CPU second and the client's gaps between tokens, each as
-minimum/median/maximum and as a ratio to `none` of the medians. With --soak a server with all observers is loaded for
-so long and its memory told as it goes.
+/v1/stats/stream, /metrics scraped every five seconds, the production log, a line for every request and every HTTP call,
+and a trace of every request, sent to a collector in this process. The device computes nothing (paced_server.py), so
+that CPU time is that of serving alone; runs go in turns, so that all have the same neighbours. Reports CPU seconds,
+tokens a CPU second and the client's gaps between tokens, each as minimum/median/maximum and as a ratio to `none` of the
+medians. With --soak a server with all observers is loaded for so long and its memory told as it goes.
 """
 
 import argparse
@@ -20,7 +20,8 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ PACED = str(Path(__file__).parent / "paced_server.py")
 MODEL = "glm-5.3-flash-demo"
 KINDS = ("none", "stats", "all")
 NUM_LISTENERS = 2
-SCRAPE_S = 1.0
+SCRAPE_S = 5.0
 
 
 @contextmanager
@@ -65,13 +66,42 @@ def watched(port: int, kind: str) -> Iterator[None]:
             thread.join(5)
 
 
+class _Sink(BaseHTTPRequestHandler):
+    """Takes whatever traces come."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@contextmanager
+def collector() -> Iterator[str]:
+    """Run a collector of traces that keeps none, giving its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Sink) as sink:
+        thread = threading.Thread(target=sink.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{sink.server_address[1]}"
+        finally:
+            sink.shutdown()
+            thread.join()
+
+
 @contextmanager
 def serving(kind: str, given: argparse.Namespace) -> Iterator[tuple[int, int]]:
     """Run a server of one kind, giving its pid and port."""
     port = free_port()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, collector() if kind == "all" else nullcontext() as otlp_endpoint:
         command = [sys.executable, PACED, "--port", str(port), "--step-s", str(given.step_s)]
         command += ["--streams", str(given.streams), "--observers", kind, "--prod-dir", folder]
+        if otlp_endpoint is not None:
+            command += ["--otlp-endpoint", otlp_endpoint]
         with server(command, port) as pid:
             load(port, MODEL, *WARM_UP)
             yield pid, port

@@ -162,7 +162,13 @@ class Servers:
                 yield stack.enter_context(server), engine.pid, port
                 return
             work = [sys.executable, str(SCRIPTS / "scripted_engine.py"), str(engine_port), str(self.folder)]
-            work += ["--tokens", str(tokens), "--step-s", str(step_s)]
+            work += [
+                "--tokens",
+                str(tokens),
+                "--step-s",
+                str(step_s),
+                *(["--cumulative"] if self.given.cumulative else []),
+            ]
             engine_pid = stack.enter_context(running(work, engine_port, "/cpu", b""))
             command = [sys.executable, "-m", "trnrt", "render", str(self.folder), "--port", str(port)]
             command += ["--engine-url", f"http://127.0.0.1:{engine_port}", "--served-model-name", "m"]
@@ -324,6 +330,7 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, nargs="+", default=[0.01, 0.0], help="0 is everything at once")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--workers", type=int, nargs="*", default=[1], help="of our server")
+    parser.add_argument("--cumulative", action="store_true", help="our engine repeats all tokens in every frame")
     parser.add_argument("--dynamo-python", help="a Python with ai-dynamo-runtime and tokenizers")
     parser.add_argument("--only", choices=("prompts", "streams"))
     parser.add_argument("--json", action="store_true", help="every run instead of the tables")

@@ -1,8 +1,9 @@
-# Sourced by serve and check: makes .venv with this project and the extras given in $1, and puts it first on PATH.
+# Sourced by serve and check: makes .venv with this project and the extras given in $1, none for an empty one, and puts
+# it first on PATH.
 # A stamp of pyproject.toml and constraints.txt makes the second time quick.
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 extras=$1
-stamp=.venv/.installed-$extras
+stamp=.venv/.installed-${extras:-base}
 wanted=$(cat pyproject.toml constraints.txt | cksum)
 if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
   python=
@@ -13,13 +14,13 @@ if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
   if [ -z "$python" ]; then echo "TrnRT needs Python 3.11 or newer; none was found." >&2; exit 2; fi
   echo "TrnRT: installing into .venv (first time only)" >&2
   [ -x .venv/bin/python ] || "$python" -m venv .venv || { echo "python -m venv failed; install your system's python3-venv." >&2; exit 2; }
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$extras]" >&2 || exit 2
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".${extras:+[$extras]}" >&2 || exit 2
   echo "$wanted" > "$stamp"
   # Whoever has more has what less needs.
-  for less in cpu cpu,grammar cpu,otel cpu,grammar,otel; do
+  for less in "" otel cpu cpu,grammar cpu,otel cpu,grammar,otel; do
     has_all=yes
     for extra in ${less//,/ }; do case ",$extras," in *",$extra,"*) ;; *) has_all= ;; esac; done
-    [ -z "$has_all" ] || echo "$wanted" > ".venv/.installed-$less"
+    [ -z "$has_all" ] || echo "$wanted" > ".venv/.installed-${less:-base}"
   done
 fi
 # Spinning threads on shared cores collapse; tokenizers' own pool would take the cores that serve.

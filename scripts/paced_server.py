@@ -27,7 +27,9 @@ from stages.inbox import Meter
 from stages.stats.lossy import StatsSend
 from stages.stats.stage import open_stats
 from trnrt.config import Config
+from trnrt.observing import exporting, open_traces
 from trnrt.resolve import resolve
+from trnrt.running import package_version
 from trnrt.scheduling import engine_channels, scheduler_settings
 from trnrt.serve import Server, serve
 from trnrt.served import ServedModel, read_served_model
@@ -149,14 +151,17 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--observers", choices=("none", "stats", "all"), default="stats")
     parser.add_argument("--prod-dir", help="folder of the production log, with --observers all")
+    parser.add_argument("--otlp-endpoint", help="collector of traces, with --observers all")
     arguments = parser.parse_args()
     settings: dict[str, Any] = {"enable_metrics": True}
     if arguments.observers == "all":
         settings |= {"log_requests": True, "access_log": True, "prod_dir": arguments.prod_dir}
+        settings["otlp_endpoint"] = arguments.otlp_endpoint
         logging.basicConfig(level=logging.INFO, stream=open(os.devnull, "w"))  # noqa: SIM115  # until the end
     server = paced_server(arguments.step_s, arguments.streams, arguments.port, **settings)
     if arguments.observers == "none":
         blind(server)
+    server.traces = open_traces(server.config, package_version(), os.environ)
     sys.setswitchinterval(THREAD_SWITCH_S)
 
     async def run() -> None:
@@ -164,7 +169,8 @@ def main() -> None:
             await nursery.start(partial(serve, server))
             print(server.port, flush=True)
 
-    trio.run(run)
+    with exporting(server.traces):
+        trio.run(run)
 
 
 if __name__ == "__main__":

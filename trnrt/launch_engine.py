@@ -47,8 +47,7 @@ class LaunchedEngine:
         with trio.move_on_after(limit_s) as limit:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watch, nursery.cancel_scope)
-                while await health() != HEALTHY:  # noqa: ASYNC110  # nobody tells
-                    await trio.sleep(HEALTH_POLL_S)
+                await until_well(health)
                 nursery.cancel_scope.cancel()
         if code is not None:
             raise StartupError(f"--launch-engine: the engine {how_it_ended(code)} before it was well.")
@@ -61,6 +60,12 @@ class LaunchedEngine:
         task_status.started()
         code = await exited(self.process)
         raise EngineFailure(f"the engine that --launch-engine has started {how_it_ended(code)}")
+
+
+async def until_well(health: Callable[[], Awaitable[int]]) -> None:
+    """Wait until an engine says that it is well."""
+    while await health() != HEALTHY:  # noqa: ASYNC110  # nobody tells
+        await trio.sleep(HEALTH_POLL_S)
 
 
 @contextmanager

@@ -36,19 +36,19 @@ from stages.engine.remote import RemoteEngine, client_of, run_remote_engine
 from stages.engine.rendering import Renderer
 from stages.errors import EngineFailure
 from stages.inbox import Inbox
-from stages.ingress.app import add_stats_routes
 from stages.ingress.info import Info
 from stages.ingress.proxy import Proxy
 from stages.ingress.render_app import RenderFacts, create_render_app
 from stages.ingress.respond import Serving
+from stages.ingress.routes import add_stats_routes
 from stages.ingress.server import bind, check_certificate, serve_http
 from stages.messages import Cancel, Load, Render, Tokens
 from stages.prompt.stage import run_prompt_stage
 from stages.request import Services
-from stages.settings import DetokenizerSettings, PromptSettings, RemoteSettings
+from stages.settings import Bounds, DetokenizerSettings, PromptSettings, RemoteSettings
 from stages.stats.stage import Stats, open_stats, run_stats
 from trnrt.engine_match import OwnFacts, compare, facts_or_none, watch_engine
-from trnrt.launch_engine import LaunchedEngine, command_of, launched
+from trnrt.launch_engine import LaunchedEngine, command_of, launched, until_well
 from trnrt.model_folder import ModelFolder, read_model_folder
 from trnrt.observing import calls_of, check_traces, open_traces
 from trnrt.production_log import check_production_log, production_log
@@ -65,6 +65,9 @@ from trnrt.running import (
 from trnrt.stats_sources import render_sources
 from trnrt.supervise import contained, linked
 from trnrt.workers import Seat, Workers, run_workers, seat_of, spawner, unless
+
+# What an engine gives is the engine's to say; these are the sizes of the contract's numbers.
+BOUNDS = Bounds(max_choices=255, max_top_logprobs=255, max_temperature=math.inf)
 
 log = logging.getLogger("trnrt")
 
@@ -143,9 +146,14 @@ def _run_workers(config: RenderConfig, args: Sequence[str], bound: socket.socket
         workers = Workers(config.workers, spawner(("render", *args), bound, os.environ), config.drain_timeout)
         if launch is None:
             return await run_workers(workers, on_ready=tell_ready)
-        client = client_of(engine_settings(config))
-        well = partial(launch.until_healthy, partial(health_of, client), config.engine_start_timeout)
-        return await run_workers(workers, on_ready=tell_ready, before=well, beside=launch.watch)
+        health = partial(health_of, client_of(engine_settings(config)))
+
+        async def beside() -> None:
+            # Workers read their files meanwhile, and wait for the engine too.
+            await launch.until_healthy(health, config.engine_start_timeout)
+            await launch.watch()
+
+        return await run_workers(workers, on_ready=tell_ready, beside=beside)
 
     try:
         return trio.run(run, strict_exception_groups=True)
@@ -177,6 +185,9 @@ def model_of(config: RenderConfig) -> ModelFolder:
         model.settings,
         structured_outputs=True,
         penalties=True,
+        completion_sampling=model.settings.default_sampling,
+        completion_penalties=model.settings.default_penalties,
+        bounds=BOUNDS,
         reserved_tokens=config.num_reserved_tokens,
         truncates=config.allow_auto_truncate,
     )
@@ -264,8 +275,10 @@ async def _start_stages(server: RenderServer, nursery: trio.Nursery) -> None:
     if server.config.engine_url is not None:
         run = partial(run_remote_engine, connect=server.connect, tool_constraint=server.renderer.tool_constraint)
         server.engine = await nursery.start(stage(run, "engine"), remote_settings(server), tokens_send)
+        health = partial(health_of, server.engine.client)
+        if server.seat is not None and server.config.launch_engine is not None:
+            await unless(server.http_shutdown.wait, partial(until_well, health))
         if server.launch is not None:
-            health = partial(health_of, server.engine.client)
             well = partial(server.launch.until_healthy, health, server.config.engine_start_timeout)
             await unless(server.http_shutdown.wait, well)
             await nursery.start(stage(server.launch.watch, "launched engine"))

@@ -19,7 +19,6 @@ import gc
 import logging
 import os
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, closing, suppress
@@ -37,11 +36,11 @@ from stages.executor.stage import run_executor
 from stages.grammar.engines import check_available
 from stages.grammar.stage import run_grammar
 from stages.inbox import Inbox
-from stages.ingress.app import create_app
 from stages.ingress.dialects import find_dialects
 from stages.ingress.info import Device as DeviceFacts
 from stages.ingress.info import Info
 from stages.ingress.respond import Serving
+from stages.ingress.routes import create_app
 from stages.ingress.server import bind, check_certificate, serve_http
 from stages.messages import Drain, Load, Render
 from stages.prompt.stage import run_prompt_stage
@@ -111,8 +110,6 @@ def _run(config: Config, model: ServedModel, bound: socket.socket, traces: Trace
     device = build_device(config, model)
     log.info("settings: %s", " ".join(f"{name}={value}" for name, value in config.flags().items()))
     log.info("device: %s", " ".join(f"{name}={value}" for name, value in device.describe().items()))
-    # A short turn keeps the event loop's latency low while the engine thread runs Python between its device calls.
-    sys.setswitchinterval(0.0005)
     server = Server(
         config, model, device, engine_channels(scheduler_settings(config)), open_stats(), int(time.time()), bound
     )

@@ -114,10 +114,6 @@ class Workers:
         """Whether all are to end."""
         return self._stop.is_set()
 
-    async def stopping(self) -> None:
-        """Wait until all are to end."""
-        await self._stop.wait()
-
     async def run(self, *, on_ready: Callable[[], None] = lambda: None) -> int:
         """Keep all workers running until stop() or one cannot be started, and return the exit code."""
         async with trio.open_nursery() as nursery:
@@ -202,12 +198,11 @@ async def run_workers(
     workers: Workers,
     *,
     on_ready: Callable[[], None],
-    before: Callable[[], Awaitable[None]] | None = None,
     beside: Callable[[], Awaitable[None]] | None = None,
 ) -> int:
     """Run the workers until a signal stops them, the second at once, and return the exit code.
 
-    `before` is done before they start, `beside` while they run; what that raises stops them, and is raised.
+    `beside` runs with them; what it raises stops them, and is raised.
     """
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
@@ -221,13 +216,9 @@ async def run_workers(
                     failures.append(error)
                     workers.stop(1)
 
-            code = 0
-            if before is not None:
-                await unless(workers.stopping, before)
-            if not workers.is_stopping:
-                if beside is not None:
-                    nursery.start_soon(guarded, beside)
-                code = await workers.run(on_ready=on_ready)
+            if beside is not None:
+                nursery.start_soon(guarded, beside)
+            code = await workers.run(on_ready=on_ready)
             nursery.cancel_scope.cancel()
         if failures:
             raise failures[0]

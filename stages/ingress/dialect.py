@@ -149,7 +149,8 @@ class Dialect:
     `parse` raises RequestError naming the field. `error(exc, status, request_id)` gives the JSON value of a failure:
     exc is a RequestError, an Unavailable, an Aborted, or an EngineFailure whose own text is not for clients.
     `json_only` demands the media type application/json. `ping` is the frame sent after sse_ping_s of silence, or None
-    for no keep-alives. `stream_type` is the media type of a stream, whose frames the encoder makes whole.
+    for no keep-alives. `stream_type` is the media type of a stream, whose frames the encoder makes whole. Where nothing
+    `generates`, all calls are lookups: they are no generation calls, those that cannot be parsed neither.
     """
 
     name: str
@@ -159,3 +160,4 @@ class Dialect:
     json_only: bool = True
     ping: bytes | None = SSE_COMMENT_PING
     stream_type: str = EVENT_STREAM
+    generates: bool = True

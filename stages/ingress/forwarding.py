@@ -79,7 +79,7 @@ class ForwardingRules:
         names = {name for name, _ in given}
         if b"content-length" in names and b"transfer-encoding" in names:
             raise InvalidRequest("Content-Length and Transfer-Encoding exclude each other.")
-        dropped = OURS | named_in_connection(given) - {b"content-length"}
+        dropped = OURS | named_in_connection(given)
         kept = [pair for pair in given if pair[0] not in dropped and not self._is_own_key(*pair)]
         if adds_key and self.engine_api_key is not None and not any(name in CREDENTIALS for name, _ in kept):
             kept.append((b"authorization", f"Bearer {self.engine_api_key}".encode("latin-1", "replace")))

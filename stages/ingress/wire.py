@@ -14,9 +14,6 @@ SSE_HEADERS = {
     "x-accel-buffering": "no",
 }
 
-# Answers of these have no body, nor chunks of one.
-BODILESS = frozenset((204, 304))
-
 Send = Callable[[Any], Awaitable[None]]
 
 
@@ -74,7 +71,7 @@ class AsgiWire:
         """Send status and these headers, names in lower case and any of them repeated, and a piece of the body."""
         self.started = True
         self.status = status
-        if status in BODILESS or any(name == b"content-length" for name, _ in pairs):
+        if any(name == b"content-length" for name, _ in pairs):
             self._chunked = False
         head = {"type": "http.response.start", "status": status, "headers": pairs}
         if self._direct is None:

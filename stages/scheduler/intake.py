@@ -180,6 +180,7 @@ class Intake:
             self.roster.enter(choice)
             counts = self.roster.outbox.counts
             counts["admissions"] += 1
+            counts["looked_up_tokens"] += len(choice.submit.prompt_ids)
             counts["cached_tokens_host"] += choice.cached_host_tokens
             counts["cached_tokens_device"] += choice.cached_tokens - choice.cached_host_tokens
             self.roster.outbox.started(choice.submit, choice.usage)

@@ -35,6 +35,8 @@ class Book:
     _server_failures: deque[Failure] = field(factory=lambda: deque(maxlen=MAX_SERVER_FAILURES))
     _client_failures: deque[Failure] = field(factory=lambda: deque(maxlen=MAX_CLIENT_FAILURES))
     _rates: dict[str, "Recent"] = field(factory=dict)
+    # By stage: how long it has waited, as was told.
+    _waits: dict[str, float] = field(factory=dict)
     # By stage: looks at how long it has worked, over the last seconds.
     _works: dict[str, deque[tuple[float, float]]] = field(factory=dict)
 
@@ -58,7 +60,8 @@ class Book:
     def ended(self, record: RequestRecord, now_s: float) -> None:
         """Add a call that has ended."""
         self.spans.tally(self.unix_s(now_s)).ended(record)
-        self._recent("ended_prompt_tokens").add(record.prompt_tokens, now_s)
+        if record.outcome != "refused":
+            self._recent("ended_prompt_tokens").add(record.prompt_tokens, now_s)
         self.histograms.ended(record)
         self._add_up(record)
         self._note_failure(record, now_s)
@@ -86,6 +89,11 @@ class Book:
         if not looks or now_s - looks[-1][0] >= 1.0:
             looks.append((now_s, working_s))
         return min(max((working_s - first_working_s) / (now_s - first_s), 0.0), 1.0) if now_s > first_s else None
+
+    def waited(self, stage: str, waiting_s: float) -> float:
+        """Return how long a stage has waited, no less than was told before: a step's time is known only at its end."""
+        self._waits[stage] = most_s = max(waiting_s, self._waits.get(stage, 0.0))
+        return most_s
 
     def failures(self) -> tuple[Failure, ...]:
         """Return the newest failures, the newest first."""

@@ -3,6 +3,7 @@
 | record | counts | from |
 |---|---|---|
 | choices_stop, _length, _abort, _error | ended choices | scheduler |
+| looked_up_tokens | prompt tokens looked up in the cache, once a choice, at its first admission | scheduler |
 | prompt_tokens | prompt tokens, once a choice, when its first token is out | scheduler |
 | admissions | choices let in for the first time | scheduler |
 | prefill_tokens | prompt tokens computed, those of retracted choices again | scheduler |
@@ -47,10 +48,9 @@ class Snapshot:
 
     @property
     def cache_hit_rate(self) -> float:
-        """Return the share of prompt tokens that were cached, since the start."""
-        # A choice is told of its cached tokens before it counts as a prompt: a few of them may run ahead.
-        cached = self.cached_tokens_device + self.cached_tokens_host
-        return min(cached / self.prompt_tokens, 1.0) if self.prompt_tokens else 0.0
+        """Return the share of looked-up prompt tokens that were cached, of every choice since the start."""
+        looked_up = self.totals.get("looked_up_tokens", 0.0)
+        return (self.cached_tokens_device + self.cached_tokens_host) / looked_up if looked_up else 0.0
 
 
 @define(eq=False)

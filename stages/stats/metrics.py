@@ -198,7 +198,7 @@ def _finished(view: View) -> Values:
 
 def _computed(view: View) -> Values:
     cached = view.total("cached_tokens_device") + view.total("cached_tokens_host")
-    yield Sample(("prefill_compute",), max(view.total("prompt_tokens") - cached, 0.0))
+    yield Sample(("prefill_compute",), view.total("prefill_tokens"))
     yield Sample(("prefill_cache",), cached)
     yield Sample(("decode",), view.total("completion_tokens"))
 
@@ -352,11 +352,11 @@ _SGLANG = [
         Sample((), view.running() / view.sources.max_running)] if view.sources.max_running else [], (), (), True),
     Family("sglang:gen_throughput", "gauge", "generated tokens a second, over 10 s", _one(
         lambda view: view.book.rate("completion_tokens", view.now_s))),
-    Family("sglang:cache_hit_rate", "gauge", "share of prompt tokens that was cached, since the start", _one(
+    Family("sglang:cache_hit_rate", "gauge", "share of prompt tokens that was cached, of every choice", _one(
         _hit_rate), (), (), True),
-    Family("sglang:realtime_tokens", "counter", "tokens computed, found cached, and generated", _computed, (
+    Family("sglang:realtime_tokens", "counter", "prompt tokens computed and found cached, generated ones", _computed, (
         "mode",), (), True),
-    Family("sglang:cached_tokens", "counter", "prompt tokens found cached, by where", _cached, (
+    Family("sglang:cached_tokens", "counter", "prompt tokens found cached, of every choice, by where", _cached, (
         "cache_source",), (), True),
     Family("sglang:token_usage", "gauge", "share of pages that requests hold", _one(
         lambda view: view.usage()), (), (), True),
@@ -431,7 +431,7 @@ _SGLANG = [
         "inter_token", SGLANG_INTER_TOKEN_S), (), SGLANG_INTER_TOKEN_S),
     Family("sglang:request_time_per_output_token_seconds", "histogram", "a call's mean time between tokens", _joined(
         "time_per_token", SGLANG_INTER_TOKEN_S), (), SGLANG_INTER_TOKEN_S),
-    Family("sglang:queue_time_seconds", "histogram", "from a rendered prompt to a place on the device", _joined(
+    Family("sglang:queue_time_seconds", "histogram", "from joining the queue to a place on the device", _joined(
         "queue_wait", SGLANG_QUEUE_S), (), SGLANG_QUEUE_S),
     Family("sglang:per_stage_req_latency_seconds", "histogram", "a call's time in each stage", _per_stage, (
         "stage",), SGLANG_STAGE_S),
@@ -452,8 +452,8 @@ _VLLM = [
     Family("vllm:cache_config_info", "gauge", "page size and pages, as labels", lambda view: [
         Sample((str(view.load.page_size_tokens), str(view.load.total_pages)), 1)] if view.load is not None else [], (
         "block_size", "num_gpu_blocks"), (), True),
-    Family("vllm:prefix_cache_queries", "counter", "prompt tokens looked up in the cache", _total(
-        "prompt_tokens"), (), (), True),
+    Family("vllm:prefix_cache_queries", "counter", "prompt tokens looked up in the cache, of every choice", _total(
+        "looked_up_tokens"), (), (), True),
     Family("vllm:prefix_cache_hits", "counter", "prompt tokens found there", _one(
         lambda view: view.total("cached_tokens_device") + view.total("cached_tokens_host")), (), (), True),
     Family("vllm:num_preemptions", "counter", "times a request gave its memory back", _one(
@@ -476,7 +476,7 @@ _VLLM = [
         "time_per_token", VLLM_INTER_TOKEN_S), (), VLLM_INTER_TOKEN_S),
     Family("vllm:e2e_request_latency_seconds", "histogram", "from a call's arrival to its end", _joined(
         "end_to_end", VLLM_REQUEST_S), (), VLLM_REQUEST_S),
-    Family("vllm:request_queue_time_seconds", "histogram", "from a rendered prompt to a place on the device", _joined(
+    Family("vllm:request_queue_time_seconds", "histogram", "from joining the queue to a place on the device", _joined(
         "queue_wait", VLLM_REQUEST_S), (), VLLM_REQUEST_S),
     Family("vllm:request_inference_time_seconds", "histogram", "from that place to the last token", _joined(
         "inference", VLLM_REQUEST_S), (), VLLM_REQUEST_S),

@@ -51,7 +51,7 @@ def stage_of(watched: Watched, book: Book, now_s: float) -> Stage:
     waiting_s, working_s = (sum(times) for times in zip(*(meter.times(now_s) for meter in meters), strict=True))
     if watched.works is not None:
         both_s, working_s = waiting_s + working_s, watched.works()
-        waiting_s = max(both_s - working_s, 0.0)
+        waiting_s = book.waited(watched.name, both_s - working_s)
     return Stage(
         name=watched.name,
         depth=depth,

@@ -41,10 +41,13 @@ class Tally:
         """Add a call that has ended."""
         counts = self.counts
         counts["calls"] += 1
-        counts["prompt_tokens"] += record.prompt_tokens
-        counts["cached_device_tokens"] += record.cached_device_tokens
-        counts["cached_host_tokens"] += record.cached_host_tokens
         self.outcomes[record.outcome] += 1
+        if record.outcome != "refused":
+            counts["prompt_tokens"] += record.prompt_tokens
+            counts["cached_device_tokens"] += record.cached_device_tokens
+            counts["cached_host_tokens"] += record.cached_host_tokens
+        if was_looked_up(record):
+            counts["looked_up_tokens"] += record.prompt_tokens
         if is_unavailable(record):
             self.unavailable[record.cause or "unavailable"] += 1
         for name, seconds in latencies_of(record):
@@ -94,7 +97,7 @@ class Tally:
             "completion_tokens_per_s": _rate(counts["completion_tokens"], span_s),
             "cached_device_tokens": counts["cached_device_tokens"],
             "cached_host_tokens": counts["cached_host_tokens"],
-            "cache_hit_rate": min(cached / counts["prompt_tokens"], 1.0) if counts["prompt_tokens"] else None,
+            "cache_hit_rate": min(cached / counts["looked_up_tokens"], 1.0) if counts["looked_up_tokens"] else None,
             **{name: self.latency(name) for name in ("time_to_first_token", "inter_token", "end_to_end", "queue_wait")},
         }
 
@@ -216,9 +219,14 @@ def latencies_of(record: RequestRecord) -> list[tuple[str, float]]:
         found.append(("time_to_first_token", record.first_token_s - record.arrived_s))
     if record.outcome != "refused":
         found.append(("end_to_end", record.ended_s - record.arrived_s))
-    if record.admitted_s is not None and record.prompt_ready_s is not None:
-        found.append(("queue_wait", max(record.admitted_s - record.prompt_ready_s, 0.0)))
+    if record.admitted_s is not None and record.submitted_s is not None:
+        found.append(("queue_wait", max(record.admitted_s - record.submitted_s, 0.0)))
     return found
+
+
+def was_looked_up(record: RequestRecord) -> bool:
+    """Say whether a call's prompt was looked up in the cache; an engine behind this server shows it by a token."""
+    return record.admitted_s is not None or record.first_token_s is not None
 
 
 def is_unavailable(record: RequestRecord) -> bool:

@@ -42,17 +42,17 @@ class Window:
         "calls by how they ended: stop, tool_calls, length, abort, error, refused (before any of it ran), disconnected"
     )
     unavailable: Mapping[str, int] = fact("calls refused or ended by a 503, by cause")
-    prompt_tokens: int = fact("tokens of the calls' prompts")
+    prompt_tokens: int = fact("tokens of the calls' prompts, but for refused ones")
     prompt_tokens_per_s: float = fact("prompt_tokens over span_s")
     completion_tokens: int = fact("generated tokens")
     completion_tokens_per_s: float = fact("completion_tokens over span_s")
-    cached_device_tokens: int = fact("tokens of the calls' prompts that were cached on the device")
-    cached_host_tokens: int = fact("and those that came back from host memory")
-    cache_hit_rate: float | None = fact("share of prompt_tokens that was cached in either tier")
+    cached_device_tokens: int = fact("of those, cached on the device")
+    cached_host_tokens: int = fact("of those, come back from host memory")
+    cache_hit_rate: float | None = fact("share cached in either tier, of the prompts of calls that got a place")
     time_to_first_token: Latency = fact("from a call's arrival to the delivery of its first token")
     inter_token: Latency = fact("between two tokens of one choice; one entry a token")
     end_to_end: Latency = fact("from a call's arrival to its end, of those that were not refused")
-    queue_wait: Latency = fact("from the end of a prompt's rendering to a place on the device")
+    queue_wait: Latency = fact("from joining the queue to a place on the device")
 
 
 @frozen

@@ -199,6 +199,7 @@ def test_the_key_is_asked_for_once_and_kept_in_the_tab(open_tab: Callable[..., T
         tab = open_tab(stand)
         tab.page.locator("#ask").wait_for()
         assert tab.page.evaluate("document.activeElement.id") == "ask-key"
+        assert not tab.page.locator(".card").first.is_visible()
         tab.page.keyboard.type("wrong")
         tab.page.keyboard.press("Enter")
         tab.wait("#ask-wrong", "does not take this key")
@@ -216,7 +217,7 @@ def test_the_key_is_asked_for_once_and_kept_in_the_tab(open_tab: Callable[..., T
         assert [key for path, key in stand.asked if path.endswith("/stream")] == [
             None, "Bearer wrong", "Bearer right", "Bearer right",
         ]  # fmt: skip
-        assert open_tab(stand).page.locator("#ask").is_visible
+        open_tab(stand).page.locator("#ask").wait_for()
 
 
 def test_a_key_that_is_taken_no_more_is_asked_for_anew(open_tab: Callable[..., Tab]) -> None:
@@ -274,6 +275,15 @@ def test_a_renderer_has_no_engine_of_its_own_and_shows_neither_its_memory_nor_it
         assert not tab.page.locator("#cache-card").is_visible()
         assert tab.text("#n-running") == "18"
         assert "18 calls" in tab.text("[data-stage=engine]").replace("\n", " ")
+        assert tab.page.locator(".chart figcaption b").all_inner_texts() == [
+            "Output", "First token", "Requests", "Prompts",
+        ]  # fmt: skip
+        behind |= {"capacity": 20}
+        stand.send({**shown, "stages": [stages["ingress"], stages["prompt"], behind, stages["detokenizer"]]})
+        tab.wait("[data-neck=tight]", "Engine")
+        tab.wait("#because", "18 of 20 places there are taken")
+        stand.send(busy(after_s=1))
+        tab.wait(".chart", "Device memory in use")
         assert tab.said == []
 
 

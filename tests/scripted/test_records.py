@@ -189,3 +189,22 @@ async def test_what_generates_nothing_leaves_no_record(autojump_clock: Any) -> N
     async with recorded(WORDS) as (server, records):
         await server.post("/tokenize", {"prompt": "a b"})
     assert records == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"prompt": 5}),
+        ("/v1/detokenize", b"{"),
+        ("/v1/messages/count_tokens", {}),
+        ("/parse_function_call", {}),
+        ("/api/show", b"{"),
+    ],
+)
+async def test_what_generates_nothing_leaves_no_record_when_it_is_refused_either(
+    autojump_clock: Any, path: str, body: Any
+) -> None:
+    async with recorded(WORDS) as (server, records):
+        exchange = await server.post(path, body)
+    assert exchange.status == 400
+    assert records == []

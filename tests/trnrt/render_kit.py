@@ -30,13 +30,18 @@ class Rendering:
 
 
 @asynccontextmanager
-async def rendering(script: Script | None = None, *flags: str) -> AsyncIterator[Rendering]:
-    """Serve the demo model's renderer on a free port, before an engine that follows the script if there is one."""
+async def rendering(
+    script: Script | None = None, *flags: str, order: Script | None = None, is_up: bool = True
+) -> AsyncIterator[Rendering]:
+    """Serve the demo model's renderer on a free port, before an engine that follows the script if there is one.
+
+    The engine answers its other routes by `order`.
+    """
     engine_flags = () if script is None else ("--engine-url", "http://engine:1")
     # Scripts say plain text, which the model's own parsers would take for thinking.
     plain = ("--served-model-name", "demo", "--tool-call-parser", "none", "--reasoning-parser", "none")
     config = load_render_config([DEMO, "--port", "0", *plain, *engine_flags, *flags], {})
-    engine = FakeGenerate(script or counting(1))
+    engine = FakeGenerate(script or counting(1), order=order, is_up=is_up)
     server = RenderServer(config, model_of(config), open_stats(), 0, connect=engine.connect)
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:

@@ -8,13 +8,15 @@ import pytest
 import trio
 
 from graphs.step import StepInput
-from stages.errors import ConfigError
+from stages.errors import ConfigError, EngineFailure
+from stages.scheduler.core import SchedulerCore
 from stages.stats.prodlog.folder import log_files
 from stages.stats.prodlog.lines import EndLine, GaugesLine, Header, RequestLine
 from tests.small_server import small_server
 from tests.stages.ingress.http import ask
 from tests.stages.stats.prodlog.kit import Read, read
 from tests.trnrt.render_kit import MESSAGES, rendering, saying
+from tests.trnrt.test_serve import answers_while, broken, slow_server
 from trnrt.config import Config, load_config
 from trnrt.production_log import check_production_log
 from trnrt.serve import Server, drain, serve
@@ -103,6 +105,20 @@ async def test_a_folder_that_cannot_be_written_is_told_once_and_stops_nobody(
         "the production log cannot be written",
         "the production log ends without",
     ]
+
+
+async def test_a_server_that_fails_has_told_its_log_of_every_call_and_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = slow_server(prod_dir=str(tmp_path))
+
+    answers, end = await answers_while(server, lambda: monkeypatch.setattr(SchedulerCore, "complete", broken))
+
+    got = read(tmp_path)
+    assert isinstance(end, ValueError | EngineFailure)
+    assert len(got.of(RequestLine)) >= len(answers)
+    assert {line.cause for line in got.of(RequestLine)} <= {"engine_failed", "draining", "internal"}
+    assert got.endings == ["closed"]
 
 
 async def test_without_the_flag_nothing_is_written_and_no_thread_runs(tmp_path: Path) -> None:

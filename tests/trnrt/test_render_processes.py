@@ -121,7 +121,7 @@ def tokenize(url: str, transport: httpx.BaseTransport | None = None) -> int:
 def test_workers_share_a_free_port_and_one_that_dies_is_replaced_with_nothing_lost() -> None:
     with started("--port", "0", "--workers", "2") as renderer:
         url = renderer.url
-        assert "2 workers)" in renderer.log
+        assert "(render-only, 2 workers)" in renderer.log
         workers = children(renderer.process.pid)
         assert len(workers) == 2
         # Both answer: with one that cannot, the other does.
@@ -204,6 +204,16 @@ def test_an_engine_ends_with_its_children_though_the_renderer_was_killed(num_wor
         engine, child = int(renderer.found(r"engine (\d+)")), int(renderer.found(r"child (\d+)"))
         renderer.process.kill()
         until(lambda: not is_alive(engine) and not is_alive(child), 20)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="death signals are Linux's")
+def test_an_engine_whose_guard_was_killed_ends_with_the_renderer() -> None:
+    with started(*launching()) as renderer:
+        assert renderer.url
+        engine = int(renderer.found(r"engine (\d+)"))
+        os.kill(int(renderer.found(r"the engine starts: .* \(process (\d+)\)")), signal.SIGKILL)
+        assert renderer.ended() == 1
+        until(lambda: not is_alive(engine), 5)
 
 
 def test_an_engine_that_ends_at_its_start_ends_the_renderer_with_its_code_and_its_own_words() -> None:

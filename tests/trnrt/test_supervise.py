@@ -6,6 +6,8 @@ import pytest
 import trio
 import trio.testing
 
+from stages.messages import Record
+from stages.stats.stage import open_stats, run_stats
 from trnrt.supervise import MAX_RESTART_S, contained
 
 
@@ -33,3 +35,25 @@ async def test_a_contained_stage_that_returns_is_done(autojump_clock: Any) -> No
 
     async with trio.open_nursery() as nursery:
         assert await nursery.start(contained(stage, "stats")) == "here"
+
+
+async def test_statistics_go_on_after_what_broke_them_with_all_they_had(autojump_clock: Any) -> None:
+    stats, broken = open_stats(), []
+
+    def tap(item: object) -> None:
+        if not broken:
+            broken.append(item)
+            raise ValueError("of somebody who listens")
+
+    stats.taps.append(tap)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(contained(run_stats, "stats"), stats)
+        for _ in range(5):
+            stats.send.send(Record("completion_tokens", 2))
+        await trio.sleep(0.5)
+        # The one that broke it was counted; the others wait in the channel, and nobody for them.
+        assert stats.counters.totals["completion_tokens"] == 2
+        await trio.sleep(1)
+        assert stats.counters.totals["completion_tokens"] == 10
+        assert stats.send.num_lost == 0
+        stats.send.channel.close()

@@ -8,7 +8,7 @@ import numpy as np
 
 from stages.stats.prodlog.lines import GaugesLine
 from trnrt.reporting.columns import Columns, Floats, Ints
-from trnrt.reporting.summary import Summary, kinds_of
+from trnrt.reporting.summary import Summary, kinds_of, looked_up
 from trnrt.reporting.text import heading
 from trnrt.svg_panels import Axis, Panel, Points, draw, shares
 
@@ -68,8 +68,8 @@ def to_svg(summary: Summary, columns: Columns) -> str:
     """Return the picture."""
     times = Times(summary.begin_s or 0.0, summary.end_s or 0.0)
     index = times.index(columns.floats("at_s"))
-    finished = kinds_of(columns)["finished"]
-    whole_s = np.where(finished, columns.floats("ended_s"), math.nan) if len(finished) else columns.floats("ended_s")
+    refused = kinds_of(columns)["refused"]
+    whole_s = np.where(refused, math.nan, columns.floats("ended_s")) if len(refused) else columns.floats("ended_s")
     panels = (
         _calls(times, index, columns),
         _tokens(times, index, columns),
@@ -103,7 +103,7 @@ def _tokens(times: Times, index: Ints, columns: Columns) -> Panel:
 
 
 def _hits(times: Times, index: Ints, columns: Columns) -> Panel:
-    served = ~np.isnan(columns.floats("ttft_s"))
+    served = looked_up(columns)
     prompt = _sums(times, index[served], columns.ints("prompt_tokens")[served])
     known = np.where(prompt > 0, prompt, math.nan)
     lines = [_sums(times, index[served], columns.ints(f"cached_{one}_tokens")[served]) / known for one in _TIERS]

@@ -1,7 +1,8 @@
 """A log in numbers. Core.
 
-Hours and days are UTC, and a call counts where it arrived. Percentiles interpolate between the two nearest values. Hit
-rates are of calls that got a token: others never came to look.
+Hours and days are UTC, and a call counts where it arrived. Percentiles interpolate between the two nearest values. What
+is not of all calls is of the same ones as in /v1/stats: tokens, whole times and sizes of all but those refused, hit
+rates of those that came to a place on the device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -125,9 +126,9 @@ def summarize(log: LogRead, columns: Columns) -> Summary:
     begin_s, end_s = _span(log.files)
     duration_s = (end_s - begin_s) if begin_s is not None and end_s is not None and end_s > begin_s else None
     counts = {name: int(columns.ints(name).sum()) for name in _SUMS}
-    served = ~np.isnan(columns.floats("ttft_s"))
-    prompt = int(columns.ints("prompt_tokens")[served].sum())
-    cached = [int(columns.ints(f"cached_{tier}_tokens")[served].sum()) for tier in ("device", "host")]
+    prompt_tokens, is_served = columns.ints("prompt_tokens"), ~kinds_of(columns)["refused"]
+    prompt = int(prompt_tokens[looked_up(columns)].sum())
+    cached = [int(columns.ints(f"cached_{tier}_tokens").sum()) for tier in ("device", "host")]
     calls = len(columns.at_s)
     return Summary(
         begin_s=begin_s,
@@ -149,7 +150,7 @@ def summarize(log: LogRead, columns: Columns) -> Summary:
                 if status == 503
             ]
         ),
-        prompt_tokens=counts["prompt_tokens"],
+        prompt_tokens=int(prompt_tokens[is_served].sum()),
         cached_device_tokens=counts["cached_device_tokens"],
         cached_host_tokens=counts["cached_host_tokens"],
         completion_tokens=counts["completion_tokens"],
@@ -165,6 +166,11 @@ def summarize(log: LogRead, columns: Columns) -> Summary:
         hours=parts(columns, HOUR_S),
         slowest=columns.slowest,
     )
+
+
+def looked_up(columns: Columns) -> Mask:
+    """Return whose prompts were looked up in the cache; an engine behind a server shows it by a token."""
+    return np.asarray(~(np.isnan(columns.floats("queue_s")) & np.isnan(columns.floats("ttft_s"))))
 
 
 def parts(columns: Columns, length_s: int) -> list[Part]:
@@ -208,21 +214,21 @@ def percentiles(values: Floats, percents: Sequence[int] = PERCENTILES) -> list[f
 def _part(
     columns: Columns, chosen: Ints, begin_s: int, kinds: Mapping[str, Mask], levels: tuple[int, int] | None
 ) -> Part:
-    served = chosen[~np.isnan(columns.floats("ttft_s")[chosen])]
-    prompt = int(columns.ints("prompt_tokens")[served].sum())
-    cached = sum(int(columns.ints(f"cached_{tier}_tokens")[served].sum()) for tier in ("device", "host"))
+    served = chosen[~kinds["refused"][chosen]]
+    prompt = int(columns.ints("prompt_tokens")[chosen[looked_up(columns)[chosen]]].sum())
+    cached = sum(int(columns.ints(f"cached_{tier}_tokens")[chosen].sum()) for tier in ("device", "host"))
     ttft_p50_s, ttft_p99_s = percentiles(columns.floats("ttft_s")[chosen], (50, 99))
     return Part(
         begin_s=begin_s,
         calls=len(chosen),
         **{name: int(kinds[name][chosen].sum()) for name in ("finished", "refused", "failed", "unavailable")},
-        prompt_tokens=int(columns.ints("prompt_tokens")[chosen].sum()),
+        prompt_tokens=int(columns.ints("prompt_tokens")[served].sum()),
         cached_tokens=cached,
         completion_tokens=int(columns.ints("completion_tokens")[chosen].sum()),
         hit_rate=_share(cached, prompt),
         ttft_p50_s=ttft_p50_s,
         ttft_p99_s=ttft_p99_s,
-        e2e_p99_s=percentiles(columns.floats("ended_s")[chosen[kinds["finished"][chosen]]], (99,))[0],
+        e2e_p99_s=percentiles(columns.floats("ended_s")[served], (99,))[0],
         running_max=None if levels is None else levels[0],
         waiting_max=None if levels is None else levels[1],
     )
@@ -239,15 +245,15 @@ def _most(columns: Columns, length_s: int) -> dict[int, tuple[int, int]]:
 
 
 def _spreads(columns: Columns) -> dict[str, Spread]:
-    finished = kinds_of(columns)["finished"]
+    is_served = ~kinds_of(columns)["refused"]
     values: dict[str, Floats] = {
         "time to first token, s": columns.floats("ttft_s"),
         "time between tokens, s": columns.floats("token_s"),
-        "whole call, s": columns.floats("ended_s")[finished],
+        "whole call, s": columns.floats("ended_s")[is_served],
         "wait in the queue, s": columns.floats("queue_s"),
         "until the prompt was made, s": columns.floats("prompt_ready_s"),
-        "prompt tokens": columns.ints("prompt_tokens")[finished].astype(np.float64),
-        "completion tokens": columns.ints("completion_tokens")[finished].astype(np.float64),
+        "prompt tokens": columns.ints("prompt_tokens")[is_served].astype(np.float64),
+        "completion tokens": columns.ints("completion_tokens")[is_served].astype(np.float64),
     }
     return {name: _spread(one) for name, one in values.items()}
 
@@ -344,7 +350,6 @@ _SUMS = (
     "is_streamed",
     "is_constrained",
     "num_choices",
-    "prompt_tokens",
     "cached_device_tokens",
     "cached_host_tokens",
     "completion_tokens",

@@ -41,6 +41,10 @@ function makeChart({ title, series }) {
 
 /** Draw each chart {title, unit, floor, series: [{key, name, of}]}; a pointer on a plot reads the values there. */
 function drawCharts(parent, charts, history) {
+  const titles = charts.map(({ title }) => title).join();
+  // Another server may answer the next time, with other charts.
+  if (parent.dataset.titles !== titles) parent.replaceChildren();
+  parent.dataset.titles = titles;
   keep(parent, charts, makeChartRead, (figure, chart) => drawChart(figure, chart, history));
 }
 

@@ -60,11 +60,14 @@ function well(view, neck) {
  */
 function neckOf(view) {
   const stageOf = (key) => view.stages.find((stage) => stage.key === key);
-  const executor = stageOf("executor");
+  const [executor, engine] = [stageOf("executor"), stageOf("engine")];
   const waiting = view.stages.filter((stage) => stage.key !== "queue" && stage.depth > 0 && (stage.wait ?? 0) > NECK_WAIT_S);
   const worst = waiting.sort((a, b) => b.wait - a.wait)[0];
   if (worst)
     return { key: worst.key, isTight: true, because: `${worst.title.toLowerCase()} is the neck: ${asCount(worst.depth)} wait there for about ${asSeconds(worst.wait)}` };
+  const places = engine?.capacity ? `, ${asCount(engine.depth)} of ${asCount(engine.capacity)} places there are taken` : "";
+  if (engine && (view.queueWait > WAITS_LONG_S || (engine.capacity && engine.depth / engine.capacity >= NEARLY_FULL)))
+    return { key: "engine", isTight: true, because: `the engine behind this server is the neck${places}` };
   if (view.numQueued > 0) {
     const isTaken = view.maxRunning && view.numRunning >= view.maxRunning;
     const taken = `all ${asCount(view.maxRunning)} places to run are taken`;

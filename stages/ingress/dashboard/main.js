@@ -1,15 +1,17 @@
 // Puts it together: snapshots in, sections out; what the page knows between two of them is here.
 
 const CHARTS = [
-  { title: "Output", unit: "tok/s", floor: 1, show: (value) => `${asRate(value)}${isNumber(value) ? `${THIN}tok/s` : ""}`,
+  { title: "Output", floor: 1, show: (value) => `${asRate(value)}${isNumber(value) ? `${THIN}tok/s` : ""}`,
     series: [{ key: "a", name: "generated", of: (now) => now.completion }] },
-  { title: "First token", unit: "s", floor: 0.01, show: asSeconds,
+  { title: "First token", floor: 0.01, show: asSeconds,
     series: [{ key: "a", name: "p50", of: (now) => now.ttft.p50 }, { key: "b", name: "p99", of: (now) => now.ttft.p99 }] },
-  { title: "Requests", unit: "", floor: 1, show: asCount,
+  { title: "Requests", floor: 1, show: asCount,
     series: [{ key: "a", name: "running", of: (now) => now.running }, { key: "c", name: "queued", of: (now) => now.queued }] },
-  { title: "Device memory in use", unit: "%", floor: 1, most: 1, show: asShare,
-    series: [{ key: "a", name: "pages held", of: (now) => now.pagesHeld }, { key: "b", name: "with cache", of: (now) => now.pagesUsed }] },
 ];
+const MEMORY = { title: "Device memory in use", floor: 1, most: 1, show: asShare,
+  series: [{ key: "a", name: "pages held", of: (now) => now.pagesHeld }, { key: "b", name: "with cache", of: (now) => now.pagesUsed }] };
+// In place of the memory of an engine that is another's.
+const PROMPTS = { title: "Prompts", floor: 1, show: CHARTS[0].show, series: [{ key: "a", name: "read", of: (now) => now.prompt }] };
 const LATENCIES = [["ttft", "First token"], ["itl", "Between tokens"], ["e2e", "Whole request"], ["queue", "In the queue"]];
 const RATES = [["calls", "Requests", "/s"], ["prompt", "Prompt", " tok/s"], ["cached", "… from cache", " tok/s"], ["completion", "Output", " tok/s"]];
 const FRESH_ERROR_S = 60;
@@ -50,10 +52,11 @@ function draw() {
   const said = judge(view, stalledFor);
   drawVerdict(isOld() ? oldNews(seenAt) : said);
   mark(document.body, "data-old", isOld() ? "" : null);
+  mark(document.body, "data-empty", null);
   drawFacts(view);
   drawKey(byId("key-figures"), keyFigures(view));
   drawPipeline(byId("pipeline"), view, said.neck, !isOld() && view.live.completion > 0);
-  drawCharts(byId("charts"), CHARTS, history);
+  drawCharts(byId("charts"), [...CHARTS, view.maps.length ? MEMORY : PROMPTS], history);
   drawLatency(view);
   drawRates(view);
   drawRequests("running", view.running);

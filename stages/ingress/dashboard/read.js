@@ -36,6 +36,7 @@ function read(snapshot, before) {
     windows,
     live: {
       completion: snapshot.completion_tokens_per_s,
+      prompt: snapshot.prompt_tokens_per_s,
       ttft: windows[0].latency.ttft,
       running: engine?.running ?? running.total,
       queued: queue?.depth ?? queued.total,

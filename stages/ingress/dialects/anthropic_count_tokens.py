@@ -30,4 +30,5 @@ DIALECT = Dialect(
     routes=(Route("/v1/messages/count_tokens", form=BodyForm((PromptBody,), REFUSED), samples=SAMPLES),),
     parse=parse,
     error=error_json,
+    generates=False,
 )

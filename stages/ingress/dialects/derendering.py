@@ -118,6 +118,7 @@ def derender_dialect(inner: Dialect, path: str, submits: Submits) -> Dialect:
         name=f"{inner.name}_derender",
         routes=(Route(f"{path}{SUFFIX}", form=FORM, samples=tuple(_samples(asked))),),
         parse=parse,
+        generates=False,
     )
 
 

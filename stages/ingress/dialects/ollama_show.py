@@ -61,4 +61,5 @@ DIALECT = Dialect(
     parse=parse,
     error=ollama_error,
     json_only=False,
+    generates=False,
 )

@@ -43,6 +43,7 @@ def render_dialect(inner: Dialect, path: str, fields: Fields, *, is_list: bool =
         name=f"{inner.name}_render",
         routes=(Route(f"{path}{SUFFIX}", form=route.form, samples=tuple(_samples(route)), data_keyed=DATA_KEYED),),
         parse=parse,
+        generates=False,
     )
 
 

@@ -113,4 +113,5 @@ DIALECT = Dialect(
     parse=parse,
     error=flat_error,
     json_only=False,
+    generates=False,
 )

@@ -164,4 +164,5 @@ DIALECT = Dialect(
     ),
     parse=parse,
     error=_error,
+    generates=False,
 )

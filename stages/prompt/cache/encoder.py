@@ -98,9 +98,10 @@ class CachingEncoder:
         return is_hit
 
     def _audited(self, ids: Ids, whole: Ids) -> Ids:
-        self.cache.count(audits=1)
-        if ids != whole:
-            self.cache.turn_off(f"an audit found {difference(ids, whole)}", is_mismatch=True)
+        if ids == whole:
+            self.cache.count(audits=1)
+        else:
+            self.cache.turn_off(f"an audit found {difference(ids, whole)}", is_mismatch=True, audits=1)
         return whole
 
     def _parts_of_segments(self, prompt: Sequence[Segment]) -> list[Part]:

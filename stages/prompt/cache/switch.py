@@ -55,15 +55,14 @@ class PromptCache:
             self._due += self.audit_share - is_due
         return is_due
 
-    def turn_off(self, reason: str, *, is_mismatch: bool) -> None:
+    def turn_off(self, reason: str, *, is_mismatch: bool, audits: int = 0) -> None:
         """Use it no more and give its memory back; a mismatch is an error, what cannot be cached a warning."""
         with self._lock:
             if self.reason is not None:
                 return
             self.reason = reason
-        if is_mismatch:
-            self.count(mismatches=1)
-        self.count(turned_off=1)
+        # Together, so that nobody sees an audit that was neither equal nor not.
+        self.count(turned_off=1, mismatches=int(is_mismatch), audits=audits)
         log.log(logging.ERROR if is_mismatch else logging.WARNING, "the prompt token cache is off: %s", reason)
         self.store.clear()
 

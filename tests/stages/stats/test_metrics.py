@@ -6,6 +6,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stages.inbox import Meter
 from stages.messages import Load, Record, TokenGaps
 from stages.stats.book import Book
 from stages.stats.exposition import scrape
@@ -85,8 +86,9 @@ def scraped(stats: Stats, now_s: float = 110.0, accept: str = "") -> Exposition:
 
 def filled(stats: Stats) -> Stats:
     book = stats.book
-    for count in (Record("prompt_tokens", 40), Record("cached_tokens_device", 10), Record("cached_tokens_host", 5)):
+    for count in (Record("looked_up_tokens", 40), Record("cached_tokens_device", 10), Record("cached_tokens_host", 5)):
         book.record(count, 105.0)
+    book.record(Record("prefill_tokens", 25), 105.0)
     book.record(Record("completion_tokens", 30), 105.0)
     book.record(Record("steps_decode", 7), 105.0)
     book.delivered(TokenGaps(30, ((0.0125, 20), (0.5, 9))), 105.0)
@@ -147,6 +149,41 @@ def test_a_prompt_token_cache_is_told_of_where_there_is_one() -> None:
     assert exposed.value("trnrt:prompt_cache_tokens_total", source="encoded") == 100
     assert exposed.value("trnrt:prompt_cache_audits_total", result="equal") == 2
     assert exposed.value("trnrt:prompt_cache_audits_total", result="other") == 1
+
+
+def counters_of(exposed: Exposition) -> dict[object, float]:
+    ends = ("_total", "_bucket", "_sum", "_count")
+    return {series: value for series, value in exposed.series.items() if series[0].endswith(ends)}
+
+
+def test_no_counter_falls_while_a_cached_prompt_is_let_in_and_computed() -> None:
+    stats = filled(a_stats())
+    earlier = counters_of(scraped(stats))
+    admission = {"looked_up_tokens": 100, "cached_tokens_device": 90, "cached_tokens_host": 5}
+    for counts in (admission, {"prefill_tokens": 5}, {"prompt_tokens": 100}):
+        for name, count in counts.items():
+            stats.book.record(Record(name, count), 110.0)
+        exposed = scraped(stats)
+        later = counters_of(exposed)
+        assert [name for name, value in later.items() if value < earlier[name]] == []
+        assert exposed.value("vllm:prefix_cache_hits_total") <= exposed.value("vllm:prefix_cache_queries_total")
+        assert 0 < exposed.value("sglang:cache_hit_rate") <= 1
+        earlier = later
+
+
+def test_no_counter_falls_when_a_step_ends_whose_time_is_known_only_then() -> None:
+    stats, meter, worked = a_stats(), Meter(), [0.0]
+    stats.sources.stages = [Watched("executor", lambda: 1, [meter], works=lambda: worked[0])]
+    meter.waits(100.0)
+    meter.works(101.0, 1, 1)
+    told = []
+    for now_s, device_s in ((101.0, 0.0), (101.9, 0.0), (102.0, 1.0), (102.9, 1.0), (103.0, 2.0), (110.0, 2.0)):
+        worked[0] = device_s
+        exposed = scraped(stats, now_s)
+        told.append(exposed.value("trnrt:stage_waiting_seconds_total"))
+        assert exposed.value("trnrt:stage_working_seconds_total") == device_s
+    assert told == sorted(told)
+    assert told[-1] == 8.0
 
 
 def test_no_two_families_have_one_name() -> None:
@@ -264,6 +301,13 @@ def test_a_histogram_of_fewer_bounds_says_the_same_as_one_of_its_own(
         histogram.observe(value, count)
     wanted = [sum(count for value, count in observed if value <= bound) for bound in (*bounds, float("inf"))]
     assert histogram.cumulative(bounds) == wanted
+
+
+def test_what_is_as_large_as_a_bound_is_within_it() -> None:
+    histogram = Histogram((1.0, 2.0))
+    histogram.observe(1.0)
+    histogram.observe(1.0 + 1e-12)
+    assert histogram.cumulative((1.0, 2.0)) == [1, 2, 2]
 
 
 def test_bounds_rise_and_are_all_counted() -> None:

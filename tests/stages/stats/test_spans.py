@@ -29,19 +29,28 @@ def test_a_window_holds_what_one_record_says_exactly() -> None:
     window = spans.windows(START_S + 10).last_1m
     assert (window.span_s, window.calls, window.calls_per_s) == (10.0, 2, 0.2)
     assert (window.outcomes, window.unavailable) == ({"stop": 1, "refused": 1}, {"queue_full": 1})
-    assert (window.prompt_tokens, window.prompt_tokens_per_s) == (80, 8.0)
+    assert (window.prompt_tokens, window.prompt_tokens_per_s) == (40, 4.0)
     assert (window.completion_tokens, window.completion_tokens_per_s) == (3, 0.3)
-    assert (window.cached_device_tokens, window.cached_host_tokens, window.cache_hit_rate) == (20, 10, 30 / 80)
+    assert (window.cached_device_tokens, window.cached_host_tokens, window.cache_hit_rate) == (10, 5, 15 / 40)
     # Of the refused one there is but what it came to: no token, no place on the device.
     for latency, seconds in (
         (window.time_to_first_token, 4.0),
         (window.end_to_end, 10.0),
-        (window.queue_wait, 2.0),
+        (window.queue_wait, 1.75),
     ):
         assert (latency.count, latency.mean_s, latency.max_s) == (1, seconds, seconds)
         assert latency.p50_s == pytest.approx(seconds, rel=0.01)
     assert (window.inter_token.count, window.inter_token.max_s) == (3, 0.5)
     assert window.inter_token.mean_s == pytest.approx(1.25 / 3)
+
+
+def test_a_call_that_never_came_to_the_cache_lowers_no_hit_rate() -> None:
+    spans = Spans(START_S)
+    spans.tally(START_S + 8).ended(record())
+    nowhere = {"admitted_s": None, "first_token_s": None, "cached_device_tokens": 0, "cached_host_tokens": 0}
+    spans.tally(START_S + 8).ended(record(outcome="disconnected", **nowhere))
+    window = spans.windows(START_S + 10).last_1m
+    assert (window.prompt_tokens, window.cache_hit_rate) == (80, 15 / 40)
 
 
 def test_nothing_is_told_of_what_did_not_happen() -> None:
@@ -156,7 +165,7 @@ def test_a_call_has_only_the_latencies_it_came_to() -> None:
     assert latencies_of(refused()) == []
     assert latencies_of(record(admitted_s=None)) == [("time_to_first_token", 4.0), ("end_to_end", 10.0)]
     left = record(outcome="disconnected", first_token_s=None)
-    assert latencies_of(left) == [("end_to_end", 10.0), ("queue_wait", 2.0)]
+    assert latencies_of(left) == [("end_to_end", 10.0), ("queue_wait", 1.75)]
 
 
 @given(st.lists(st.tuples(st.just(0.0) | st.floats(1e-9, 1e6), st.integers(1, 9)), min_size=1, max_size=40))

@@ -66,8 +66,8 @@ def test_counts_of_calls_and_tokens_are_sums(tmp_path: Path):
     }
     assert one.unavailable_by_cause == {"queue_full": 2, "draining": 1}
     assert one.by_route == {"/v1/chat/completions": 8}
-    assert (one.prompt_tokens, one.completion_tokens, one.reasoning_tokens) == (8000, 84, 28)
-    # Of the four that got a token: 600 and 200 of 1000 each; the refused never looked.
+    assert (one.prompt_tokens, one.completion_tokens, one.reasoning_tokens) == (4000, 84, 28)
+    # Of the four that were let in: 600 and 200 of 1000 each; the refused never looked.
     assert (one.hit_rate, one.hit_rate_device, one.hit_rate_host) == (0.8, 0.6, 0.2)
     assert one.retractions == 8
 
@@ -105,7 +105,7 @@ def test_a_call_counts_in_the_hour_and_day_of_its_arrival(tmp_path: Path):
     assert [(part.begin_s % 86_400, part.calls) for part in one.days] == [(0, 3), (0, 1)]
     first = one.hours[0]
     assert (first.finished, first.refused, first.failed, first.unavailable) == (1, 1, 0, 1)
-    assert (first.prompt_tokens, first.cached_tokens, first.completion_tokens, first.hit_rate) == (2000, 800, 21, 0.8)
+    assert (first.prompt_tokens, first.cached_tokens, first.completion_tokens, first.hit_rate) == (1000, 800, 21, 0.8)
     assert (first.ttft_p50_s, first.ttft_p99_s, first.e2e_p99_s) == (1.0, 1.0, 3.125)
     assert (first.running_max, first.waiting_max) == (4, 9)
     assert one.hours[1].running_max is None
