@@ -65,6 +65,11 @@ class PieceStore:
                 while self._entries and self.num_bytes > self.max_bytes:
                     self._content_bytes -= _size_of(*self._entries.popitem(last=False))
 
+    def close(self) -> None:
+        """Give up everything and hold nothing from now on, whatever threads are still at work."""
+        self.max_bytes = 0
+        self.clear()
+
     def clear(self) -> None:
         """Give up everything, the table too."""
         with self._lock:

@@ -64,7 +64,7 @@ class PromptCache:
         # Together, so that nobody sees an audit that was neither equal nor not.
         self.count(turned_off=1, mismatches=int(is_mismatch), audits=audits)
         log.log(logging.ERROR if is_mismatch else logging.WARNING, "the prompt token cache is off: %s", reason)
-        self.store.clear()
+        self.store.close()
 
     def records(self) -> list[Record]:
         """Return what was counted since the last time, for stats."""

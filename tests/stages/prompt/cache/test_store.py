@@ -1,6 +1,7 @@
 """The store: what it holds is bounded in bytes that are measured, and the longest unused go first."""
 
 import gc
+import threading
 import tracemalloc
 from itertools import chain
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.prompt.cache.store import Piece, PieceStore, packed, unpacked
+from stages.prompt.cache.store import Piece, PieceStore, _size_of, packed, unpacked
 
 
 @given(st.lists(st.lists(st.integers(0, 2**32 - 1))))
@@ -60,6 +61,33 @@ def test_what_is_larger_than_all_of_it_drives_nothing_out() -> None:
     store = PieceStore(5000)
     store.keep([(Piece("small"), packed([1])), (Piece("x" * 10_000), packed([2]))])
     assert store.find([Piece("small"), Piece("x" * 10_000)]) == [packed([1]), None]
+
+
+def test_a_closed_one_holds_nothing_more() -> None:
+    store = PieceStore(5000)
+    store.keep([(Piece("a"), packed([1]))])
+    store.close()
+    store.keep([(Piece("a"), packed([1])), (Piece("b"), packed([2]))])
+    assert store.find([Piece("a"), Piece("b")]) == [None, None]
+    assert len(store) == 0
+
+
+def test_threads_that_share_one_leave_its_sum_right() -> None:
+    store = PieceStore(30_000)
+
+    def work(seed: int) -> None:
+        for number in range(3000):
+            piece = Piece(f"{(seed * 31 + number * 7) % 400}" * 20)
+            if store.find([piece]) == [None]:
+                store.keep([(piece, packed([number]))])
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store._content_bytes == sum(_size_of(piece, ids) for piece, ids in store._entries.items())
+    assert 0 < store.num_bytes <= store.max_bytes
 
 
 def test_a_mark_makes_another_piece_of_the_same_text() -> None:
