@@ -44,7 +44,8 @@ def build_device(config: Config, model: ServedModel, mode: DeviceMode | None = N
             mode=mode or config.device_mode,
             cache=Path(_resolved(config.compile_cache_dir)),
             threads=_resolved(config.device_threads),
-            progress=True,
+            # Bars would stand between the lines of a log that machines read.
+            progress=config.log_format == "text",
             num_host_pages=num_host_pages,
             num_host_slots=num_host_slots,
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stages.channels import MAX_FLIGHTS, PROMPT_QUEUE, STATS_QUEUE
 from stages.inbox import Inbox
 from stages.ingress.respond import Serving
+from stages.logs.handler import num_lost_lines
 from stages.messages import Render
 from stages.stats.sources import Sources, Watched, watched_inbox
 from trnrt.running import STARTED_S, package_version
@@ -50,6 +51,7 @@ def serve_sources(server: "Server", serving: Serving, prompts: Inbox[Render]) ->
             watched_inbox("stats", [server.stats.receive], STATS_QUEUE),
         ],
         live=lambda: calls.live,
+        prompt_cache=None if server.prompt_cache is None else server.prompt_cache.facts,
         lost=_lost(server),
         http_requests=serving.http.requests,
         http_active=serving.http.active,
@@ -84,6 +86,7 @@ def render_sources(server: "RenderServer", serving: Serving) -> Sources:
         context_tokens=server.model.settings.context_length_tokens,
         stages=stages,
         live=lambda: calls.live,
+        prompt_cache=None if server.prompt_cache is None else server.prompt_cache.facts,
         lost=_lost(server),
         http_requests=serving.http.requests,
         http_active=serving.http.active,
@@ -95,5 +98,5 @@ def render_sources(server: "RenderServer", serving: Serving) -> Sources:
 def _lost(server: "RenderServer | Server") -> dict[str, Callable[[], int]]:
     """Return who else counts what was lost, besides those that have said so already."""
     traces = server.traces
-    lost = server.stats.sources.lost
+    lost = {**server.stats.sources.lost, "log_lines": num_lost_lines}
     return lost if traces is None else {**lost, "traces": lambda: traces.num_lost}

@@ -24,8 +24,7 @@ from stages.ingress.info_answers import RUNNING, info_answers
 from stages.ingress.openapi import document, rule_of
 from stages.ingress.replies import id_of, json_reply, refusal, refused
 from stages.ingress.respond import Serving
-from stages.ingress.stats_routes import StatsFeed, encoded, read_limit
-from stages.stats.exposition import scrape
+from stages.ingress.stats_routes import MetricsFeed, StatsFeed, encoded, read_limit
 from stages.stats.stage import Stats, open_stats
 
 SANE_RANK = re.compile(r"-?[0-9]{1,18}")
@@ -123,7 +122,7 @@ def _told(told: Told) -> Response:
 
 def add_stats_routes(app: App, stats: Stats) -> None:
     """Add the routes of statistics, and the page that shows them."""
-    feed = StatsFeed(stats)
+    feed, exposed = StatsFeed(stats), MetricsFeed(stats, app.serving.aside)
 
     async def dashboard() -> Response:
         return Response(page().body, headers=dict(page().headers))
@@ -143,9 +142,7 @@ def add_stats_routes(app: App, stats: Stats) -> None:
         return response if isinstance(response, Response) else GenerationResponse(response)
 
     async def metrics() -> Response:
-        # To write it takes ten times as long as to read it off, which would keep tokens waiting.
-        work = partial(scrape(stats, trio.current_time()).text, request.headers.get("accept", ""))
-        text, content_type = await app.serving.aside.write(work)
+        text, content_type = await exposed.text(request.headers.get("accept", ""))
         return Response(text, content_type=content_type)
 
     if app.serving.settings.enable_metrics:

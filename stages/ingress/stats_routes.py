@@ -2,15 +2,18 @@
 
 import math
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 import orjson
 import trio
-from attrs import define
+from attrs import define, field
 
 from stages.errors import InvalidRequest
+from stages.ingress.aside import Aside
 from stages.ingress.wire import SSE_HEADERS, Wire
+from stages.stats.exposition import is_openmetrics, scrape
 from stages.stats.stage import Stats
 from stages.stats.statistics import Statistics
 
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from stages.ingress.respond import Serving
 
 PERIOD_S = 1.0
+# Scrapes within this time get one text: it takes some 10 ms to write, and there are gateways that ask 20 times a
+# second.
+SHARED_S = 0.25
 # What a browser waits before it connects again, where the server ends the stream.
 RETRY = b"retry: 2000\n\n"
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
@@ -56,6 +62,31 @@ class StatsFeed:
                 await serving.stopping.wait()
             await wire.write(self.frame(max(trio.current_time(), next_s)))
         await wire.end()
+
+
+@define(eq=False)
+class MetricsFeed:
+    """Texts of /metrics, made once for all who ask within SHARED_S."""
+
+    stats: Stats
+    aside: Aside
+    _lock: trio.Lock = field(factory=trio.Lock)
+    _made_s: float = -math.inf
+    # By whether it is OpenMetrics' format: the text and its content type.
+    _texts: dict[bool, tuple[bytes, str]] = field(factory=dict)
+
+    async def text(self, accept: str) -> tuple[bytes, str]:
+        """Return the text in a format that is accepted, and its content type."""
+        is_open = is_openmetrics(accept)
+        async with self._lock:
+            now_s = trio.current_time()
+            if now_s - self._made_s >= SHARED_S:
+                self._texts.clear()
+                self._made_s = now_s
+            if is_open not in self._texts:
+                # To write it takes ten times as long as to read it off, which would keep tokens waiting.
+                self._texts[is_open] = await self.aside.write(partial(scrape(self.stats, now_s).text, is_open))
+            return self._texts[is_open]
 
 
 def read_limit(raw: str | None) -> float:

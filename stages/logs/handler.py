@@ -81,6 +81,12 @@ def logging_to(stream: TextIO, level: str, line_format: LineFormat) -> Iterator[
         root.setLevel(level_before)
 
 
+def num_lost_lines() -> int:
+    """Return how many lines the log of this process has lost."""
+    handlers = logging.getLogger().handlers
+    return sum(handler.writer.num_lost for handler in handlers if isinstance(handler, EntryHandler))
+
+
 def _traceback(record: logging.LogRecord) -> TracebackException | None:
     """Return what is needed to write a traceback later, without the frames themselves and without reading a file."""
     if not record.exc_info or record.exc_info[0] is None:

@@ -12,6 +12,9 @@ from prometheus_client.registry import Collector
 from stages.stats.metrics import Family, Sample, View, common_labels, families
 from stages.stats.stage import Stats
 
+_OPENMETRICS = "application/openmetrics-text"
+OPENMETRICS = f"{_OPENMETRICS}; version=1.0.0"
+
 
 @frozen(eq=False)
 class Scrape:
@@ -20,12 +23,17 @@ class Scrape:
     families: Sequence[tuple[Family, Sequence[Sample]]]
     labels: Mapping[str, Mapping[str, str]]
 
-    def text(self, accept: str) -> tuple[bytes, str]:
-        """Return the text in the format an Accept header asks for, and its content type."""
-        encode, content_type = choose_encoder(accept)
+    def text(self, is_open: bool) -> tuple[bytes, str]:
+        """Return the text, in OpenMetrics' format or in Prometheus' own, and its content type."""
+        encode, content_type = choose_encoder(OPENMETRICS if is_open else "")
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collector(self))
         return encode(registry), content_type
+
+
+def is_openmetrics(accept: str) -> bool:
+    """Say whether an Accept header has OpenMetrics; of its versions and weights there is nothing to choose from."""
+    return _OPENMETRICS in accept
 
 
 def scrape(stats: Stats, now_s: float) -> Scrape:

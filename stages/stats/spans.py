@@ -24,7 +24,7 @@ NUM_FINE, NUM_COARSE = 60 // FINE_S, 900 // COARSE_S
 NUM_5M = 300 // COARSE_S
 MAX_DAYS = 14
 ACCURACY = 0.01
-_QUANTILES = (0.5, 0.9, 0.95, 0.99)
+_PERCENTS = (50, 90, 95, 99)
 _UNAVAILABLE = 503
 
 
@@ -198,18 +198,20 @@ class Spans:
 
 
 def _latency_of(sketch: Any) -> Latency:
-    """Return a sketch's figures; get_quantile_value walks over all bins once more for each of them."""
-    store, num_zeros, longest = sketch._store, sketch._zero_count, sketch._max
+    """Return a sketch's figures; its own percentiles are of fewer values than they say where there are few."""
+    store, num_zeros, shortest, longest = sketch._store, sketch._zero_count, sketch._min, sketch._max
+    count = round(sketch.count)
     upto = list(accumulate(store.bins, initial=num_zeros))
     values: list[float] = []
-    for quantile in _QUANTILES:
-        rank = quantile * (sketch.count - 1)
+    for percent in _PERCENTS:
+        # From 0: that many percent of the values, rounded up, take no longer.
+        rank = -(-percent * count // 100) - 1
         # The first bin that the rank is before the end of; times are not below 0.
         index = bisect_right(upto, rank) - 1
         is_zero = index < 0 or rank < num_zeros
-        values.append(0.0 if is_zero else min(sketch._mapping.value(index + store.offset), longest))
+        values.append(0.0 if is_zero else min(max(sketch._mapping.value(index + store.offset), shortest), longest))
     p50_s, p90_s, p95_s, p99_s = values
-    return Latency(round(sketch.count), sketch.avg, p50_s, p90_s, p95_s, p99_s, longest)
+    return Latency(count, sketch.avg, p50_s, p90_s, p95_s, p99_s, longest)
 
 
 def latencies_of(record: RequestRecord) -> list[tuple[str, float]]:

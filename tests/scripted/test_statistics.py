@@ -11,7 +11,9 @@ import trio
 import trio.lowlevel
 
 from stages.ingress.aside import Aside
+from stages.ingress.stats_routes import SHARED_S
 from stages.settings import IngressSettings
+from stages.stats.exposition import scrape
 from stages.stats.report import MAX_CALLS
 from tests.scripted.script import Script, encoded, script
 from tests.scripted.server import CREATED_S, Exchange, ScriptedServer, by_choice, scripted_server
@@ -229,6 +231,46 @@ async def test_metrics_say_what_the_run_was(autojump_clock: Any) -> None:
     assert exposed.value("sglang:http_responses_total", endpoint="other", status_code="404") == 1
     assert exposed.value("sglang:http_requests_total", endpoint="/v1/models/{model_id}") == 1
     assert exposed.value("sglang:http_requests_active") == 1  # the scrape itself
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;q=0.3", "openmetrics-text"),
+        ("application/openmetrics-text;version=99", "openmetrics-text"),
+        ("application/openmetrics-text;version=a.b.c", "openmetrics-text"),
+        ("text/plain;version=abc", "text/plain"),
+        (";;;=,,q", "text/plain"),
+    ],
+)
+async def test_metrics_come_in_a_format_that_is_known_whatever_is_accepted(
+    accept: str, expected: str, autojump_clock: Any
+) -> None:
+    async with scripted_server(by_choice([WORDS]), settings=METRICS) as server:
+        reply = await server.post("/metrics", b"", {"accept": accept}, method="GET")
+    version = "1.0.0" if expected == "openmetrics-text" else "0.0.4"
+    assert reply.status == 200
+    assert reply.headers["content-type"].partition("; charset")[0].endswith(f"{expected}; version={version}")
+
+
+async def test_scrapes_that_come_fast_share_one_text(autojump_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    def look(*given: Any) -> Any:
+        looks.append(trio.current_time())
+        return scrape(*given)
+
+    monkeypatch.setattr("stages.ingress.stats_routes.scrape", look)
+    async with scripted_server(by_choice([WORDS]), settings=METRICS) as server:
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(get, server, "/metrics")
+        assert len(looks) == 1
+        await server.post(CHAT, HELLO)
+        await trio.sleep(SHARED_S)
+        reply = await get(server, "/metrics")
+    assert len(looks) == 2
+    assert read(reply.body.decode()).value("trnrt:calls_total", outcome="stop") == 1
 
 
 async def test_metrics_are_there_only_when_wanted_and_then_without_a_key(autojump_clock: Any) -> None:

@@ -119,7 +119,7 @@ def _quantiles(title: str, times: Times, index: Ints, values: Floats) -> Panel:
     lines = [np.full(times.num, math.nan) for _ in range(2)]
     for stretch, one in by_stretch:
         for line, percent in zip(lines, (50, 99), strict=True):
-            line[stretch] = np.percentile(one, percent)
+            line[stretch] = np.percentile(one, percent, method="inverted_cdf")
     return _panel(title, times, lines, ("p50", "p99"))
 
 

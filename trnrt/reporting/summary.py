@@ -1,8 +1,8 @@
 """A log in numbers. Core.
 
-Hours and days are UTC, and a call counts where it arrived. Percentiles interpolate between the two nearest values. What
-is not of all calls is of the same ones as in /v1/stats: tokens, whole times and sizes of all but those refused, hit
-rates of those that came to a place on the device.
+Hours and days are UTC, and a call counts where it arrived. Percentiles are values that so many percent do not exceed.
+What is not of all calls is of the same ones as in /v1/stats: tokens, whole times and sizes of all but those refused,
+hit rates of those that came to a place on the device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -208,7 +208,7 @@ def percentiles(values: Floats, percents: Sequence[int] = PERCENTILES) -> list[f
     known = values[~np.isnan(values)]
     if not len(known):
         return [None] * len(percents)
-    return [_rounded(float(value)) for value in np.percentile(known, percents)]
+    return [_rounded(float(value)) for value in np.percentile(known, percents, method="inverted_cdf")]
 
 
 def _part(

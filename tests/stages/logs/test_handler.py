@@ -11,7 +11,7 @@ import trio
 import trio.lowlevel
 
 from stages.calls import CallContext, working_for
-from stages.logs.handler import logging_to
+from stages.logs.handler import logging_to, num_lost_lines
 
 
 class Log(io.StringIO):
@@ -96,3 +96,17 @@ def test_who_knows_better_may_name_the_call():
     with logging_to(log, "info", "json"), working_for(CallContext("a")):
         logging.getLogger("trnrt").info("x", extra={"request_id": "b"})
     assert log.lines[0]["request_id"] == "b"
+
+
+def test_what_a_log_that_cannot_be_written_lost_is_known() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    before = num_lost_lines()
+    with logging_to(Gone(), "info", "json") as writer:
+        logging.getLogger("trnrt").info("one")
+        logging.getLogger("trnrt").info("two")
+        writer.close()
+        assert num_lost_lines() == before + 2
+    assert num_lost_lines() == before

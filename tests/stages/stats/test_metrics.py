@@ -14,6 +14,7 @@ from stages.stats.histograms import BOUNDS, SGLANG_STAGE_S, TOKENS, Histogram
 from stages.stats.metrics import FAMILIES
 from stages.stats.sources import Sources, Watched
 from stages.stats.stage import Stats, open_stats
+from stages.stats.statistics import PromptCache
 from stages.trail import Trail
 from tests.stages.stats.lint import Exposition, read
 from tests.stages.stats.records import record, refused
@@ -77,8 +78,8 @@ def a_stats(load: Load | None = IDLE) -> Stats:
     return stats
 
 
-def scraped(stats: Stats, now_s: float = 110.0, accept: str = "") -> Exposition:
-    text, content_type = scrape(stats, now_s).text(accept)
+def scraped(stats: Stats, now_s: float = 110.0) -> Exposition:
+    text, content_type = scrape(stats, now_s).text(is_open=False)
     assert content_type.startswith("text/plain; version=0.0.4")
     return read(text.decode())
 
@@ -128,12 +129,26 @@ stray 1"""
 
 
 def test_the_names_that_others_read_are_there_from_the_start() -> None:
-    text = scrape(a_stats(), 100.0).text("")[0].decode()
+    text = scrape(a_stats(), 100.0).text(is_open=False)[0].decode()
     assert [name for name in (*LOOKED_FOR, *READ_BY_GATEWAYS) if name not in text] == []
     assert all(part in text for part in ("_sum{", "_count{", "_bucket{", 'phase="total"', 'category="process"'))
-    renderer = scrape(a_stats(None), 100.0).text("")[0].decode()
+    renderer = scrape(a_stats(None), 100.0).text(is_open=False)[0].decode()
     assert "vllm:num_requests_running{" in renderer
     assert "cache_" not in renderer
+
+
+def test_a_prompt_token_cache_is_told_of_where_there_is_one() -> None:
+    stats = a_stats(None)
+    assert "prompt_cache" not in scrape(stats, 100.0).text("")[0].decode()
+    stats.sources.prompt_cache = lambda: PromptCache(True, None, 1000, 2000, 7, 30, 10, 900, 100, 3, 1)
+    exposed = scraped(stats)
+    assert exposed.problems == []
+    assert exposed.value("trnrt:prompt_cache_enabled") == 1
+    assert exposed.value("trnrt:prompt_cache_bytes") == 1000
+    assert exposed.value("trnrt:prompt_cache_prompts_total", result="hit") == 30
+    assert exposed.value("trnrt:prompt_cache_tokens_total", source="encoded") == 100
+    assert exposed.value("trnrt:prompt_cache_audits_total", result="equal") == 2
+    assert exposed.value("trnrt:prompt_cache_audits_total", result="other") == 1
 
 
 def counters_of(exposed: Exposition) -> dict[object, float]:
@@ -271,7 +286,7 @@ def test_a_worker_is_told_from_others_by_a_label() -> None:
 
 
 def test_openmetrics_is_given_where_it_is_asked_for() -> None:
-    text, content_type = scrape(filled(a_stats()), 110.0).text("application/openmetrics-text; version=1.0.0")
+    text, content_type = scrape(filled(a_stats()), 110.0).text(is_open=True)
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     assert text.endswith(b"# EOF\n")
     assert b"# TYPE sglang:num_requests counter\n" in text

@@ -169,10 +169,21 @@ def test_a_call_has_only_the_latencies_it_came_to() -> None:
 
 
 @given(st.lists(st.tuples(st.just(0.0) | st.floats(1e-9, 1e6), st.integers(1, 9)), min_size=1, max_size=40))
-def test_percentiles_are_those_that_the_sketch_itself_tells(values: list[tuple[float, int]]) -> None:
+def test_as_many_calls_as_a_percentile_says_took_no_longer(values: list[tuple[float, int]]) -> None:
     tally = Tally()
     for value, count in values:
         tally.took("end_to_end", value, count)
-    latency, sketch = tally.latency("end_to_end"), tally.sketches["end_to_end"]
+    latency, each = tally.latency("end_to_end"), sorted(value for value, count in values for _ in range(count))
     told = (latency.p50_s, latency.p90_s, latency.p95_s, latency.p99_s)
-    assert told == tuple(min(sketch.get_quantile_value(q), sketch._max) for q in (0.5, 0.9, 0.95, 0.99))
+    for percent, seconds in zip((50, 90, 95, 99), told, strict=True):
+        assert seconds == pytest.approx(each[-(-percent * len(each) // 100) - 1], rel=0.01)
+    assert each[0] <= told[0] <= told[-1] <= each[-1]
+
+
+def test_of_two_calls_the_longer_one_is_the_99th_percentile() -> None:
+    tally = Tally()
+    tally.took("end_to_end", 1.0)
+    assert tally.latency("end_to_end") == Latency(1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+    tally.took("end_to_end", 2.0)
+    assert tally.latency("end_to_end").p50_s == 1.0
+    assert tally.latency("end_to_end").p99_s == pytest.approx(2.0, rel=0.01)
