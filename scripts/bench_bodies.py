@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from scripts.bench_sse import PacedEngine
 from stages.channels import PROMPT_QUEUE
-from stages.ingress.app import create_app
 from stages.ingress.dialects import find_dialects
 from stages.ingress.respond import Serving
+from stages.ingress.routes import create_app
 from stages.ingress.server import serve_http
 from stages.messages import Ended, Finish, Render, Submit, Usage
 from stages.prompt.stage import run_prompt_stage

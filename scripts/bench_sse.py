@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from stages.engine.port import Order, Scope
 from stages.ingress import server
-from stages.ingress.app import create_app
 from stages.ingress.respond import Serving
+from stages.ingress.routes import create_app
 from stages.messages import CommandResult, Delta, Render, Submit
 from stages.request import Services
 from stages.settings import IngressSettings

@@ -53,9 +53,9 @@ def presets() -> Iterable[str]:
 
 def routes() -> Iterable[str]:
     """Ask the application itself: its rules, minus what the framework adds of its own."""
-    from stages.ingress.app import create_app
     from stages.ingress.dialects import find_dialects
     from stages.ingress.respond import Serving
+    from stages.ingress.routes import create_app
     from stages.settings import IngressSettings
 
     app = create_app(find_dialects(), Serving(None, IngressSettings(enable_metrics=True)), None)

@@ -39,6 +39,15 @@ class IngressSettings:
 
 
 @frozen
+class Bounds:
+    """How much of a thing OpenAI's routes may be asked for."""
+
+    max_choices: int = 128
+    max_top_logprobs: int = 20
+    max_temperature: float = 2.0
+
+
+@frozen
 class ModelSettings:
     """What the dialects and the request task know of the served model."""
 
@@ -54,6 +63,10 @@ class ModelSettings:
     default_sampling: Sampling
     # Where a request says nothing of them; other than none only for models whose engines have penalties.
     default_penalties: Penalties = field(factory=Penalties)
+    # The same of completions, which SGLang's own servers draw with OpenAI's defaults.
+    completion_sampling: Sampling = field(factory=Sampling)
+    completion_penalties: Penalties = field(factory=Penalties)
+    bounds: Bounds = Bounds()
     incremental_streaming_output: bool = False
     refuses_priority: bool = False
     queue_timeout_s: float | None = None

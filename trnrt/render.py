@@ -36,16 +36,16 @@ from stages.engine.remote import RemoteEngine, client_of, run_remote_engine
 from stages.engine.rendering import Renderer
 from stages.errors import EngineFailure
 from stages.inbox import Inbox
-from stages.ingress.app import add_stats_routes
 from stages.ingress.info import Info
 from stages.ingress.proxy import Proxy
 from stages.ingress.render_app import RenderFacts, create_render_app
 from stages.ingress.respond import Serving
+from stages.ingress.routes import add_stats_routes
 from stages.ingress.server import bind, check_certificate, serve_http
 from stages.messages import Cancel, Load, Render, Tokens
 from stages.prompt.stage import run_prompt_stage
 from stages.request import Services
-from stages.settings import DetokenizerSettings, PromptSettings, RemoteSettings
+from stages.settings import Bounds, DetokenizerSettings, PromptSettings, RemoteSettings
 from stages.stats.stage import Stats, open_stats, run_stats
 from trnrt.engine_match import OwnFacts, compare, facts_or_none, watch_engine
 from trnrt.launch_engine import LaunchedEngine, command_of, launched, until_well
@@ -57,6 +57,9 @@ from trnrt.running import Running, address, ingress_settings, package_version, r
 from trnrt.stats_sources import render_sources
 from trnrt.supervise import contained, linked
 from trnrt.workers import Seat, Workers, run_workers, seat_of, spawner, unless
+
+# What an engine gives is the engine's to say; these are the sizes of the contract's numbers.
+BOUNDS = Bounds(max_choices=255, max_top_logprobs=255, max_temperature=math.inf)
 
 log = logging.getLogger("trnrt")
 
@@ -174,6 +177,9 @@ def model_of(config: RenderConfig) -> ModelFolder:
         model.settings,
         structured_outputs=True,
         penalties=True,
+        completion_sampling=model.settings.default_sampling,
+        completion_penalties=model.settings.default_penalties,
+        bounds=BOUNDS,
         reserved_tokens=config.num_reserved_tokens,
         truncates=config.allow_auto_truncate,
     )

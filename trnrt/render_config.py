@@ -65,7 +65,9 @@ class RenderConfig(HttpConfig):
     engine_concurrency: int = setting(32, "engine", "choices of one request that may wait to be taken up", low=1)
     max_concurrent_requests: int = setting(4096, "engine", "choices with the engine at once; 503 above", low=1)
 
-    workers: int = setting(1, "http", "processes that serve the address, each with a tokenizer of its own", low=1)
+    workers: int = setting(
+        1, "http", "processes that serve the address, each with a tokenizer of its own", low=1, alias="http-workers"
+    )
     tokenizer_workers: int = setting(1, "api", "threads that render and tokenize, each with a tokenizer", low=1)
     queue_capacity: int = setting(128, "api", "prompts that may wait for those; others wait to be in the queue", low=1)
     num_reserved_tokens: int = setting(0, "api", "tokens of the context that no prompt may use", low=0)

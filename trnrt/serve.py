@@ -36,11 +36,11 @@ from stages.executor.stage import run_executor
 from stages.grammar.engines import check_available
 from stages.grammar.stage import run_grammar
 from stages.inbox import Inbox
-from stages.ingress.app import create_app
 from stages.ingress.dialects import find_dialects
 from stages.ingress.info import Device as DeviceFacts
 from stages.ingress.info import Info
 from stages.ingress.respond import Serving
+from stages.ingress.routes import create_app
 from stages.ingress.server import bind, check_certificate, serve_http
 from stages.messages import Drain, Load, Render
 from stages.prompt.stage import run_prompt_stage

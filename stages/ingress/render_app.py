@@ -10,7 +10,7 @@ from quart import Response
 
 from stages.ingress import info as facts
 from stages.ingress import ollama
-from stages.ingress.app import JSON, App, add_document, bare_app
+from stages.ingress.app import JSON, App
 from stages.ingress.dialect import Dialect
 from stages.ingress.dialects import (
     anthropic_count_tokens,
@@ -28,12 +28,36 @@ from stages.ingress.dialects import (
 from stages.ingress.dialects.derendering import Submits, derender_dialect
 from stages.ingress.dialects.passing import passing
 from stages.ingress.dialects.rendering import Fields, render_dialect
-from stages.ingress.dialects.strict import strict
+from stages.ingress.dialects.strict import only, strict
+from stages.ingress.generation import bare_app
 from stages.ingress.info import Info
 from stages.ingress.proxy import Proxy
 from stages.ingress.respond import Serving
+from stages.ingress.routes import add_document
 
 READY = "/_sglang_renderer/ready"
+# What decides a prompt's ids; whatever else a chat's body has is nothing to the tokenizer routes.
+TOKENIZED = frozenset(
+    (
+        "model",
+        "prompt",
+        "tokens",
+        "messages",
+        "add_special_tokens",
+        "skip_special_tokens",
+        "return_token_strs",
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template",
+        "chat_template_kwargs",
+        "reasoning",
+        "reasoning_effort",
+        "response_format",
+        "thinking",
+        "tool_choice",
+        "tools",
+    )
+)
 
 
 @frozen(eq=False)
@@ -72,7 +96,7 @@ def render_dialects(made: RenderFacts) -> tuple[Dialect, ...]:
         derender_dialect(completions, "/v1/completions", made.submits),
         render_dialect(responses, "/v1/responses", made.fields),
         render_dialect(messages, "/v1/messages", made.fields),
-        strict(tokenize.DIALECT, allows_unknown=True),
+        only(strict(tokenize.DIALECT, allows_unknown=True), TOKENIZED),
         anthropic_count_tokens.DIALECT,
         sglang_parsing.DIALECT,
     ]

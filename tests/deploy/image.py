@@ -93,8 +93,7 @@ def _copy(source: str, target: Path) -> None:
 
 
 def _run(line: str, folder: Path, values: Mapping[str, str]) -> None:
-    # Byte code would be half of the time, and hide what a program writes beside its source.
-    environ = {**os.environ, **values, "PIP_NO_COMPILE": "1"}
+    environ = {**os.environ, **values}
     done = subprocess.run(["/bin/sh", "-c", line], cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
     if done.returncode and any(word in done.stderr for word in NO_INDEX):
         raise Offline(done.stderr[-300:])

@@ -6,8 +6,8 @@ clock, so a test under a MockClock sees exact instants.
 
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -17,13 +17,15 @@ import trio
 from attrs import define, evolve, field, frozen
 
 import stages.ingress.app
+import stages.ingress.generation
 from stages.detokenizer.stage import Detokenizer
 from stages.engine.port import Order, Scope
 from stages.errors import Draining, QueueFull
-from stages.ingress.app import App, create_app
+from stages.ingress.app import App
 from stages.ingress.calls import Calls
 from stages.ingress.dialects import find_dialects
 from stages.ingress.respond import Serving
+from stages.ingress.routes import create_app
 from stages.messages import (
     Cancel,
     CommandResult,
@@ -232,13 +234,16 @@ async def scripted_server(
         nursery.cancel_scope.cancel()
 
 
-def one_name() -> Any:
+@contextmanager
+def one_name() -> Iterator[None]:
     """Give every request REQUEST_ID and CREATED_S for the block."""
-    return mock.patch.multiple(
-        stages.ingress.app,
-        secrets=SimpleNamespace(token_hex=lambda num_bytes: REQUEST_ID[: 2 * num_bytes]),
-        time=SimpleNamespace(time=lambda: CREATED_S),
-    )
+    secrets = SimpleNamespace(token_hex=lambda num_bytes: REQUEST_ID[: 2 * num_bytes])
+    time = SimpleNamespace(time=lambda: CREATED_S)
+    with (
+        mock.patch.multiple(stages.ingress.app, secrets=secrets),
+        mock.patch.multiple(stages.ingress.generation, secrets=secrets, time=time),
+    ):
+        yield
 
 
 async def _render(renders: "trio.MemoryReceiveChannel[Render]", prompt_of: PromptOf) -> None:

@@ -269,7 +269,11 @@ async def test_a_prompt_that_takes_too_long_is_a_503(route: Path, autojump_clock
 
 @every_route
 async def test_a_mistake_of_our_own_is_a_500_in_general_words(route: Path, autojump_clock: Any) -> None:
-    with mock.patch("stages.ingress.app.parse_object", side_effect=KeyError("/secret/path")):
+    mistake = KeyError("/secret/path")
+    with (
+        mock.patch("stages.ingress.generation.parse_object", side_effect=mistake),
+        mock.patch("stages.ingress.routes.parse_object", side_effect=mistake),
+    ):
         check(await answered(route, route.body), route.path, 500, GENERIC)
 
 

@@ -184,7 +184,9 @@ async def test_a_stream_ends_when_the_server_stops_and_when_its_client_leaves(au
             await trio.sleep(0.1)
             assert len(server.serving.answering) == 1
             server.serving.stopping.set()
+            stopped_s = trio.current_time()
         assert staying.has_ended
+        assert trio.current_time() == pytest.approx(stopped_s, abs=0.01)
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "1.5", "9999999999"])

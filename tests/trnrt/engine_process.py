@@ -36,7 +36,9 @@ def main() -> None:
         print("the engine says why", file=sys.stderr, flush=True)
         sys.exit(7)
     if "with-child" in behaviours:
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"]
+        )
         print(f"child {child.pid}", file=sys.stderr, flush=True)
     if "never-well" in behaviours:
         time.sleep(600)

@@ -354,3 +354,78 @@ def test_torch_is_never_imported() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (run.stdout, run.returncode) == ("[]\n", 0), run.stderr
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"role": "user", "content": "Go on"},
+        {"role": "assistant", "content": None},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]},
+    ],
+)
+async def test_what_cannot_be_continued_is_answered_with_a_new_message(last: dict[str, Any]) -> None:
+    plain = {"messages": [*MESSAGES, last], "rid": "r"}
+    async with rendering(saying("Good day")) as run:
+        for path in ("/v1/chat/completions/render", "/tokenize"):
+            replies = [
+                await ask(run.port, path, {**plain, "continue_final_message": wanted}) for wanted in (False, True)
+            ]
+            assert [reply.status for reply in replies] == [200, 200], replies[1].body
+            assert replies[0].json == replies[1].json
+
+
+async def test_completions_are_drawn_with_the_models_defaults_too() -> None:
+    given = ("--resolved-sampling-params", '{"temperature": 0.3, "top_k": 7, "repetition_penalty": 1.1}')
+    sizes = ("--context-length", "4096", "--vocab-size", "2560")
+    (body,) = await rendered("/v1/completions", {"prompt": "Once"}, *given, *sizes)
+    sampling = body["sampling_params"]
+    assert (sampling["temperature"], sampling["top_k"], sampling["repetition_penalty"]) == (0.3, 7, 1.1)
+    (asked,) = await rendered("/v1/completions", {"prompt": "Once", "temperature": 0.9}, *given, *sizes)
+    assert asked["sampling_params"]["temperature"] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (
+            "/v1/chat/completions/render",
+            {"messages": MESSAGES, "logprobs": True, "top_logprobs": 255},
+        ),
+        ("/v1/completions/render", {"prompt": "Once", "logprobs": 255, "n": 255, "temperature": 100.5}),
+        ("/v1/completions/render", {"prompt": ["a"] * 64, "n": 64}),
+    ],
+)
+async def test_numbers_are_as_large_as_the_contract_lets_them_be(path: str, body: dict[str, Any]) -> None:
+    async with rendering(None) as run:
+        assert (await ask(run.port, path, body)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"prompt": "Once", "n": 256}, "n must be between 1 and 255, got 256."),
+        ({"prompt": "Once", "logprobs": 256}, "logprobs must be between 0 and 255, got 256."),
+        ({"prompt": ["a"] * 65, "n": 64}, "65 prompts with n of 64 are more than 4096 choices."),
+        ({"prompt": "Once", "temperature": -1}, "temperature must be a number not below 0, got -1."),
+    ],
+)
+async def test_larger_numbers_are_refused_by_name(body: dict[str, Any], told: str) -> None:
+    async with rendering(None) as run:
+        reply = await ask(run.port, "/v1/completions/render", body)
+    assert (reply.status, reply.json["error"]["message"]) == (400, told)
+
+
+async def test_each_chunk_tells_its_own_choices_usage_where_that_is_asked_for() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"prompt": [[5], [5, 6, 7]], "n": 2, "stream": True, "stream_options": options}
+    async with rendering(counting(3)) as run:
+        *chunks, last, done = events((await ask(run.port, "/v1/completions", body)).body)
+    assert done is None
+    prompts = [1, 1, 3, 3]
+    for index, count in enumerate(prompts):
+        own = [chunk["usage"] for chunk in chunks if chunk["choices"][0]["index"] == index]
+        assert {usage["prompt_tokens"] for usage in own} == {count}
+        assert own[-1]["completion_tokens"] == 3
+        assert all(usage["completion_tokens"] <= 3 for usage in own)
+    assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == (4, 12)

@@ -27,6 +27,10 @@ def test_the_model_alone_gives_the_contracts_defaults() -> None:
     assert ingress_settings(config).max_request_bytes == 32 * 1024 * 1024
 
 
+def test_workers_have_the_contracts_name_too() -> None:
+    assert load_render_config([DEMO, "--http-workers", "3"], {}).workers == 3
+
+
 def test_two_flags_decide_the_mode() -> None:
     assert load_render_config([DEMO, "--engine-url", URL], {}).mode == "serving"
     assert load_render_config([DEMO, "--engine-url", URL, "--proxy-unhandled-routes"], {}).mode == "hosted"

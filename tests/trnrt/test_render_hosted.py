@@ -26,7 +26,8 @@ async def test_what_the_renderer_has_it_answers_and_the_engine_the_rest() -> Non
             for path in ("/health", "/metrics", "/get_model_info", "/v1/embeddings?a=b", "/v2/models"):
                 assert (await client.get(path)).json == {"path": path, "body": None}
             assert (await client.get("/v1/models")).json["data"][0]["id"] == "demo"
-            assert (await client.get("/_sglang_renderer/ready")).status == 204
+            await client.send(b"GET /_sglang_renderer/ready HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert b" 204 " in await client.until(b"\r\n\r\n")
             assert (await client.get("/tokenize")).status == 405
             assert (await client.get("/flush_cache", "POST")).status == 403
         reply = await ask(run.port, "/v1/chat/completions", {"messages": MESSAGES})
@@ -119,3 +120,17 @@ async def test_a_renderer_that_is_not_strict_says_what_differs_and_serves(caplog
     async with rendering(saying("Good"), order=facts(vocab_size=7)) as run:
         await eventually(lambda: "vocabulary" in caplog.text)
         assert (await ask(run.port, "/v1/chat/completions", {"messages": MESSAGES})).status == 200
+
+
+async def test_a_call_that_is_passed_on_has_its_line_in_the_access_log_with_its_status(caplog: Any) -> None:
+    caplog.set_level("INFO")
+    async with rendering(saying("x"), HOSTED, "--access-log") as run, connected(run.port) as client:
+        run.engine.order = named
+        assert (await client.get("/v2/models")).status == 200
+        assert (await client.get("/start_profile", "POST")).status == 403
+        await eventually(lambda: "/start_profile" in caplog.text and "/v2/models" in caplog.text)
+    lines = [(record.getMessage(), vars(record).get("fields", {}).get("status")) for record in caplog.records]
+    assert sorted(line for line in lines if "_profile" in line[0] or "/v2/" in line[0]) == [
+        ("GET /v2/models", 200),
+        ("POST /start_profile", 403),
+    ]

@@ -206,6 +206,16 @@ def test_an_engine_ends_with_its_children_though_the_renderer_was_killed(num_wor
         until(lambda: not is_alive(engine) and not is_alive(child), 20)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="death signals are Linux's")
+def test_an_engine_whose_guard_was_killed_ends_with_the_renderer() -> None:
+    with started(*launching()) as renderer:
+        assert renderer.url
+        engine = int(renderer.found(r"engine (\d+)"))
+        os.kill(int(renderer.found(r"the engine starts: .* \(process (\d+)\)")), signal.SIGKILL)
+        assert renderer.ended() == 1
+        until(lambda: not is_alive(engine), 5)
+
+
 def test_an_engine_that_ends_at_its_start_ends_the_renderer_with_its_code_and_its_own_words() -> None:
     with started(*launching("dies")) as renderer:
         assert renderer.ended() == 2

@@ -254,3 +254,20 @@ async def test_tokenizing_a_chat_counts_what_rendering_makes() -> None:
         assert (await ask(run.port, "/tokenize", {"prompt": ""})).json["count"] == 0
         both = await ask(run.port, "/tokenize", {"prompt": "a", **CHAT})
         assert "Exactly one of 'prompt' or 'messages'" in error_of(both)["message"]
+
+
+async def test_tokenizing_a_chat_takes_what_is_no_field_of_its_own() -> None:
+    others = {
+        "temperature": 99,
+        "n": 0,
+        "session_id": "s",
+        "custom_params": {"a": 1},
+        "max_completion_tokens": 0,
+        "x": 1,
+    }
+    async with rendering(None) as run:
+        plain = await ask(run.port, "/tokenize", {"messages": MESSAGES})
+        reply = await ask(run.port, "/v1/tokenize", {"messages": MESSAGES, **others})
+        wrong = await ask(run.port, "/tokenize", {"messages": MESSAGES, "reasoning_effort": True})
+    assert (reply.status, reply.json) == (200, plain.json)
+    assert wrong.status == 400

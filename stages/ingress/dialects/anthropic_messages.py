@@ -150,7 +150,7 @@ def read_ask(body: PromptBody, call: Call, model: ModelSettings, max_tokens: int
     ask = Ask(
         request_id=f"msg_{call.request_id}",
         prompt=Chat(conversation.messages, offered, template, conversation.continues),
-        sampling=read_sampling(options, model.default_sampling),
+        sampling=read_sampling(options, model.default_sampling, model.bounds),
         penalties=model.default_penalties,
         # As Anthropic's own models take it: claude-code asks for 32,000 tokens whatever the context holds.
         limits=evolve(read_limits(options, max_tokens, model), may_shrink=True),

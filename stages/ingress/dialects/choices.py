@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from stages.ingress.dialect import Collected
 from stages.messages import Delta, Ended, Event, Finish, TokenLogprob, ToolCallDelta, Usage
@@ -105,6 +105,11 @@ class Tally:
         """Take in the counts an event carries."""
         self.prompt_tokens[ask_index] = prompt_tokens
         self.latest[ask_index, event.choice] = event.usage
+
+    def of(self, ask_index: int, choice: int) -> Usage:
+        """Return what one choice has taken so far, its prompt among it."""
+        usage = self.latest.get((ask_index, choice), Usage(0, 0))
+        return evolve(usage, prompt_tokens=self.prompt_tokens.get(ask_index, usage.prompt_tokens))
 
     def total(self) -> Usage:
         """Return the sums; an ask's cached tokens are those of its first choice, as its prompt is counted once."""

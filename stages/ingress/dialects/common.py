@@ -11,6 +11,7 @@ from stages.messages import Sampling
 from stages.stop_patterns import PatternError, check_patterns
 
 MAX_CHOICES = 128
+# Of one call; as many choices as all prompts have together.
 MAX_PROMPTS = 4096
 MAX_STOP_STRINGS = 32
 MAX_STOP_REGEX_BYTES = 256

@@ -6,7 +6,6 @@ from typing import Any
 from attrs import field, frozen
 
 from stages.ingress.dialect import BodyForm, Call, Dialect, Parsed, Route
-from stages.ingress.dialects.common import MAX_TOP_LOGPROBS
 from stages.ingress.dialects.constraints import constrain, tool_grammar
 from stages.ingress.dialects.fields import shown
 from stages.ingress.dialects.grammars import read_format
@@ -19,6 +18,7 @@ from stages.ingress.dialects.openai_common import (
     check_choices,
     check_model,
     check_stream_options,
+    check_top,
     error_json,
     head,
     invalid,
@@ -33,7 +33,7 @@ from stages.ingress.dialects.openai_tools import WireTool, read_tool_choice, rea
 from stages.ingress.dialects.placement import place
 from stages.ingress.dialects.prompt_logprobs import LogprobFields, check_logprob_ids, check_prompt_logprobs
 from stages.messages import Ask, Chat, TextForm, Tool
-from stages.settings import ModelSettings
+from stages.settings import Bounds, ModelSettings
 
 NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "functions": ([],),
@@ -81,12 +81,13 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
     call_tools = choice.may_call
     if call_tools and model.tool_call_parser is None:
         raise invalid("tools", "This server has no tool call parser; send tool_choice none.", "unsupported_parameter")
-    num_top, num_prompt_top = _num_top(body), check_prompt_logprobs(body, stream=body.stream)
+    num_top = _num_top(body, model.bounds)
+    num_prompt_top = check_prompt_logprobs(body, model.bounds, stream=body.stream)
     top = head(call, "chatcmpl", check_model(body.model, model), body.rid, body.request_id)
     ask = Ask(
         request_id=top.id,
         prompt=_chat(body, tools if call_tools else (), read_template(call.body)),
-        sampling=read_sampling(body, model.default_sampling),
+        sampling=read_sampling(body, model.default_sampling, model.bounds),
         penalties=model.default_penalties,
         limits=read_limits(body, _budget(body), model),
         form=TextForm(
@@ -97,7 +98,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
             stream_reasoning=body.stream_reasoning,
             tools=tools if call_tools else (),
         ),
-        num_choices=check_choices(body.n),
+        num_choices=check_choices(body.n, model.bounds),
         stream=body.stream,
         logprobs=body.logprobs,
         num_top_logprobs=max(num_top, num_prompt_top or 0),
@@ -155,10 +156,8 @@ def _budget(body: ChatBody) -> int | None:
     return budget
 
 
-def _num_top(body: ChatBody) -> int:
-    wanted = body.top_logprobs or 0
-    if not 0 <= wanted <= MAX_TOP_LOGPROBS:
-        raise invalid("top_logprobs", f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}, got {wanted}.")
+def _num_top(body: ChatBody, bounds: Bounds) -> int:
+    wanted = check_top("top_logprobs", body.top_logprobs, bounds)
     if wanted and not body.logprobs:
         raise invalid("top_logprobs", "top_logprobs needs logprobs to be true.")
     return wanted

@@ -194,7 +194,7 @@ class ChatEncoder:
         if self.with_ids:
             self._add_ids(chunk, entry, self.streamed[choice])
         if self.options.continuous_usage_stats and self.counts.latest:
-            chunk["usage"] = usage_json(self.counts.total())
+            chunk["usage"] = usage_json(self.counts.of(0, choice))
         elif self.options.include_usage:
             chunk["usage"] = None
         return frame(chunk)

@@ -4,6 +4,7 @@ Golden rule: a field that constrains the output is either done or refused, never
 and telemetry, and unknown ones, are ignored.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from stages.ingress.dialect import Call
 from stages.ingress.dialects.choices import cached_details
 from stages.ingress.dialects.common import (
     DONE,
-    MAX_CHOICES,
+    MAX_PROMPTS,
     MAX_REQUEST_ID_CHARACTERS,
     MAX_STOP_STRINGS,
     derived_id,
@@ -28,7 +29,7 @@ from stages.ingress.dialects.fields import FieldError, read, shown
 from stages.ingress.dialects.placement import PlacementFields
 from stages.ingress.error_bodies import openai_error
 from stages.messages import Finish, Limits, Sampling, Usage
-from stages.settings import ModelSettings
+from stages.settings import Bounds, ModelSettings
 from stages.stop_patterns import PatternError
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class CommonBody(PlacementFields, ConstraintFields):
     """Fields of /v1/chat/completions and /v1/completions alike, OpenAI's own first, then vLLM's and SGLang's."""
 
     model: str = ""
-    n: int = field(default=1, metadata=shown(minimum=1, maximum=MAX_CHOICES))
+    n: int = field(default=1, metadata=shown(minimum=1))
     stream: bool = False
     stream_options: StreamOptions | None = None
     seed: int | None = None
@@ -130,14 +131,14 @@ def check_model(name: str, model: ModelSettings) -> str:
     raise NotFound(f"The model `{name}` does not exist.", "model", "model_not_found")
 
 
-def read_sampling(body: CommonBody, defaults: Sampling) -> Sampling:
+def read_sampling(body: CommonBody, defaults: Sampling, bounds: Bounds) -> Sampling:
     """Return how tokens are drawn, absent fields from `defaults`; raises InvalidRequest for a value out of range."""
     temperature = defaults.temperature if body.temperature is None else body.temperature
     top_p = defaults.top_p if body.top_p is None else body.top_p
     min_p = defaults.min_p if body.min_p is None else body.min_p
     top_k = defaults.top_k if body.top_k is None else body.top_k
-    if not 0 <= temperature <= 2:
-        raise invalid("temperature", f"temperature must be between 0 and 2, got {temperature}.")
+    if not 0 <= temperature <= bounds.max_temperature or temperature == math.inf:
+        raise invalid("temperature", f"temperature must be {_up_to(bounds.max_temperature)}, got {temperature}.")
     if not 0 < top_p <= 1:
         raise invalid("top_p", f"top_p must be in (0, 1], got {top_p}.")
     if not 0 <= min_p <= 1:
@@ -169,11 +170,24 @@ def read_limits(body: CommonBody, max_new_tokens: int | None, model: ModelSettin
     return Limits(max_new_tokens, body.min_tokens, stop, stop_token_ids, patterns, body.ignore_eos)
 
 
-def check_choices(n: int) -> int:
-    """Return n; raises InvalidRequest outside 1..MAX_CHOICES."""
-    if not 1 <= n <= MAX_CHOICES:
-        raise invalid("n", f"n must be between 1 and {MAX_CHOICES}, got {n}.")
+def check_choices(n: int, bounds: Bounds, num_prompts: int = 1) -> int:
+    """Return n; raises InvalidRequest for a number out of bounds, or for more choices in all than one call may have."""
+    if not 1 <= n <= bounds.max_choices:
+        raise invalid("n", f"n must be between 1 and {bounds.max_choices}, got {n}.")
+    if n * num_prompts > MAX_PROMPTS:
+        raise invalid("n", f"{num_prompts} prompts with n of {n} are more than {MAX_PROMPTS} choices.")
     return n
+
+
+def check_top(name: str, wanted: int | None, bounds: Bounds) -> int:
+    """Return how many alternatives go with each logprob; raises InvalidRequest for a number out of bounds."""
+    if not 0 <= (wanted or 0) <= bounds.max_top_logprobs:
+        raise invalid(name, f"{name} must be between 0 and {bounds.max_top_logprobs}, got {wanted}.")
+    return wanted or 0
+
+
+def _up_to(most: float) -> str:
+    return "a number not below 0" if most == math.inf else f"between 0 and {most:g}"
 
 
 def check_stream_options(body: CommonBody) -> StreamOptions:

@@ -13,7 +13,7 @@ from attrs import define, evolve, field, frozen
 
 from stages.ingress.dialect import BodyForm, Call, Collected, Dialect, Parsed, Route
 from stages.ingress.dialects.choices import Tally, finite, fold, tally, token_text
-from stages.ingress.dialects.common import MAX_PROMPTS, MAX_TOP_LOGPROBS, WEIGHT_VERSION, frame, repeated
+from stages.ingress.dialects.common import MAX_PROMPTS, WEIGHT_VERSION, frame, repeated
 from stages.ingress.dialects.constraints import constrain
 from stages.ingress.dialects.fields import all_in_range, shown
 from stages.ingress.dialects.grammars import read_format
@@ -28,6 +28,7 @@ from stages.ingress.dialects.openai_common import (
     check_model,
     check_request_id,
     check_stream_options,
+    check_top,
     error_frames,
     error_json,
     head,
@@ -52,7 +53,7 @@ from stages.ingress.dialects.prompt_logprobs import (
     scores_in,
     with_wanted,
 )
-from stages.messages import Ask, Ended, Event, Finish, Prompt, Sampling, TextForm, TokenLogprob
+from stages.messages import Ask, Ended, Event, Finish, Prompt, TextForm, TokenLogprob
 from stages.settings import ModelSettings
 
 KIND = "text_completion"
@@ -85,11 +86,12 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
     body = read_body(CompletionBody, call.body)
     refuse_unserved(call.body, NOT_SERVED)
     options = check_stream_options(body)
-    n = check_choices(body.n)
+    prompts = _prompts(body, model.vocab_size)
+    n = check_choices(body.n, model.bounds, len(prompts))
     if body.best_of is not None and body.best_of != n:
         raise invalid("best_of", "best_of is not supported by this server.", "unsupported_parameter")
-    prompts = _prompts(body, model.vocab_size)
-    num_top, num_prompt_top = _num_top(body), check_prompt_logprobs(body, stream=body.stream)
+    num_top = check_top("logprobs", body.logprobs, model.bounds)
+    num_prompt_top = check_prompt_logprobs(body, model.bounds, stream=body.stream)
     logprob_ids = check_logprob_ids(body, model, logprobs=body.logprobs is not None)
     form = read_format(body.response_format, "response_format")
     rid, ids = _request_ids(body, len(prompts))
@@ -97,7 +99,8 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
     common = Ask(
         request_id=top.id,
         prompt="",
-        sampling=read_sampling(body, Sampling()),
+        sampling=read_sampling(body, model.completion_sampling, model.bounds),
+        penalties=model.completion_penalties,
         limits=read_limits(body, _budget(body), model),
         form=TextForm(skip_special_tokens=body.skip_special_tokens, keep_stop=body.keep_stop()),
         num_choices=n,
@@ -179,13 +182,6 @@ def _budget(body: CompletionBody) -> int:
     if budget < 0 or (budget == 0 and not body.echo and body.prompt_logprobs is None):
         raise invalid("max_tokens", "max_tokens must be positive")
     return budget
-
-
-def _num_top(body: CompletionBody) -> int:
-    wanted = body.logprobs or 0
-    if not 0 <= wanted <= MAX_TOP_LOGPROBS:
-        raise invalid("logprobs", f"logprobs must be between 0 and {MAX_TOP_LOGPROBS}, got {wanted}.")
-    return wanted
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -352,7 +348,7 @@ class CompletionEncoder:
         ending = end or {"finish_reason": None, "matched_stop": None}
         chunk = self.top.chunk(KIND, [{**_entry(index, text, logprobs, ending), **(ids or {})}])
         if self.options.continuous_usage_stats and self.counts.latest:
-            chunk["usage"] = usage_json(self.counts.total())
+            chunk["usage"] = usage_json(self.counts.of(*divmod(index, self.asks[0].num_choices)))
         elif self.options.include_usage:
             chunk["usage"] = None
         return frame(chunk)

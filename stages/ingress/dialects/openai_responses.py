@@ -6,7 +6,6 @@ from typing import Any
 from attrs import field, frozen
 
 from stages.ingress.dialect import BodyForm, Call, Dialect, Parsed, Route
-from stages.ingress.dialects.common import MAX_TOP_LOGPROBS
 from stages.ingress.dialects.constraints import constrain, tool_grammar
 from stages.ingress.dialects.fields import clean_json, shown
 from stages.ingress.dialects.grammars import read_format
@@ -17,6 +16,7 @@ from stages.ingress.dialects.openai_common import (
     CommonBody,
     check_model,
     check_request_id,
+    check_top,
     error_json,
     invalid,
     read_body,
@@ -30,7 +30,7 @@ from stages.ingress.dialects.openai_responses_tools import read_catalog, read_to
 from stages.ingress.dialects.openai_thinking import read_template
 from stages.ingress.dialects.placement import place
 from stages.messages import Ask, Chat, TextForm
-from stages.settings import ModelSettings
+from stages.settings import Bounds, ModelSettings
 
 NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "previous_response_id": ("",),
@@ -93,7 +93,7 @@ class ResponsesBody(CommonBody):
     text: WireText | None = None
     reasoning: WireReasoning | None = None
     include: list[str] | None = None
-    top_logprobs: int | None = field(default=None, metadata=shown(minimum=0, maximum=MAX_TOP_LOGPROBS))
+    top_logprobs: int | None = field(default=None, metadata=shown(minimum=0))
     truncation: str | None = field(default=None, metadata=shown(enum=[None, "disabled", "auto"]))
     max_tool_calls: int | None = None
     metadata: dict[str, str] | None = None
@@ -117,7 +117,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
     ask = Ask(
         request_id=_response_id(body, call),
         prompt=Chat(history.messages(), tools, read_template(call.body)),
-        sampling=read_sampling(body, model.default_sampling),
+        sampling=read_sampling(body, model.default_sampling, model.bounds),
         penalties=model.default_penalties,
         limits=read_limits(body, _budget(body), model),
         form=TextForm(
@@ -129,7 +129,7 @@ def parse(call: Call, model: ModelSettings) -> Parsed:
         ),
         stream=body.stream,
         logprobs=OUTPUT_LOGPROBS in (body.include or ()),
-        num_top_logprobs=_num_top(body),
+        num_top_logprobs=_num_top(body, model.bounds),
     )
     calls = tool_grammar(choice, tools, model, is_parallel=body.parallel_tool_calls)
     form = read_format(body.text.format if body.text is not None else None, "text.format", is_flat=True)
@@ -175,10 +175,8 @@ def _budget(body: ResponsesBody) -> int | None:
     return budget
 
 
-def _num_top(body: ResponsesBody) -> int:
-    wanted = body.top_logprobs or 0
-    if not 0 <= wanted <= MAX_TOP_LOGPROBS:
-        raise invalid("top_logprobs", f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}, got {wanted}.")
+def _num_top(body: ResponsesBody, bounds: Bounds) -> int:
+    wanted = check_top("top_logprobs", body.top_logprobs, bounds)
     if wanted and OUTPUT_LOGPROBS not in (body.include or ()):
         raise invalid("top_logprobs", f"top_logprobs needs include to list {OUTPUT_LOGPROBS}.")
     return wanted

@@ -11,9 +11,8 @@ from attrs import define, field, frozen
 
 from stages.errors import InvalidRequest
 from stages.ingress.dialects.choices import finite, token_text
-from stages.ingress.dialects.common import MAX_TOP_LOGPROBS
 from stages.messages import Delta, Event, TokenLogprob
-from stages.settings import ModelSettings
+from stages.settings import Bounds, ModelSettings
 
 MAX_LOGPROB_IDS = 128
 
@@ -26,13 +25,14 @@ class LogprobFields:
     logprob_token_ids: list[int] | None = None
 
 
-def check_prompt_logprobs(body: LogprobFields, *, stream: bool) -> int | None:
+def check_prompt_logprobs(body: LogprobFields, bounds: Bounds, *, stream: bool) -> int | None:
     """Return how many alternatives go with each logprob of the prompt, None for no such logprobs."""
     wanted = body.prompt_logprobs
     if wanted is None:
         return None
-    if not 0 <= wanted <= MAX_TOP_LOGPROBS:
-        raise _wrong("prompt_logprobs", f"prompt_logprobs must be between 0 and {MAX_TOP_LOGPROBS}, got {wanted}.")
+    most = bounds.max_top_logprobs
+    if not 0 <= wanted <= most:
+        raise _wrong("prompt_logprobs", f"prompt_logprobs must be between 0 and {most}, got {wanted}.")
     if stream:
         raise _wrong("prompt_logprobs", "prompt_logprobs are not available when stream is true.")
     return wanted

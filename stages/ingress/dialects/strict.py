@@ -54,6 +54,8 @@ def strict(dialect: Dialect, *, allows_unknown: bool = False, tells_usage: bool 
             call = evolve(call, body=_with_usage(call.body))
         if _are_ids(call.body.get("stop")):
             call = evolve(call, body=_with_stop_ids(call.body))
+        if call.body.get("continue_final_message") is True and not _can_be_continued(call.body.get("messages")):
+            call = evolve(call, body={**call.body, "continue_final_message": False})
         name = call.body.get("model")
         if isinstance(name, str) and name not in ("", model.served_model_name):
             raise InvalidRequest(f"The model `{name:.200}` does not exist.", "model", "model_not_found")
@@ -61,6 +63,16 @@ def strict(dialect: Dialect, *, allows_unknown: bool = False, tells_usage: bool 
         return evolve(parsed, encoder=LateEncoder(parsed.encoder)) if isinstance(parsed, Parsed) else parsed
 
     return evolve(dialect, parse=parse, error=strict_error)
+
+
+def only(dialect: Dialect, names: AbstractSet[str]) -> Dialect:
+    """Return a dialect that gets to see these fields of a body and no others."""
+
+    def parse(call: Call, model: ModelSettings) -> Parsed | Lookup:
+        body = {name: value for name, value in call.body.items() if name in names}
+        return dialect.parse(evolve(call, body=body), model)
+
+    return evolve(dialect, parse=parse)
 
 
 def strict_error(error: Exception, status: int, request_id: str = "") -> dict[str, object]:
@@ -115,6 +127,13 @@ def _refuse(body: Mapping[str, Any], names: AbstractSet[str]) -> None:
 def _with_usage(body: dict[str, Any]) -> dict[str, Any]:
     options = body.get("stream_options")
     return {**body, "stream_options": {"include_usage": True, **(options if isinstance(options, dict) else {})}}
+
+
+def _can_be_continued(messages: object) -> bool:
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    if not isinstance(last, dict) or last.get("role") != "assistant" or last.get("tool_calls"):
+        return False
+    return isinstance(last.get("content"), str | list)
 
 
 def _are_ids(stop: object) -> bool:

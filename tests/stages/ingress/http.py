@@ -9,10 +9,11 @@ import trio
 import trio.testing
 from attrs import define, frozen
 
-from stages.ingress.app import App, create_app
+from stages.ingress.app import App
 from stages.ingress.dialect import Dialect
 from stages.ingress.info import Info, Readiness
 from stages.ingress.respond import Serving
+from stages.ingress.routes import create_app
 from stages.ingress.server import serve_http
 from stages.messages import Load
 from stages.settings import IngressSettings, ModelSettings

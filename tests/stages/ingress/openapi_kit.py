@@ -13,12 +13,13 @@ from stages.errors import RequestError
 from stages.ingress.access import Access
 from stages.ingress.admin import ANSWERS, BODIES
 from stages.ingress.answers import FINISHES, deltas_of
-from stages.ingress.app import App, create_app
+from stages.ingress.app import App
 from stages.ingress.dialect import Dialect
 from stages.ingress.dialects import find_dialects
 from stages.ingress.info_answers import info_answers
 from stages.ingress.openapi import document, rule_of
 from stages.ingress.respond import Serving
+from stages.ingress.routes import create_app
 from stages.messages import Ended, Event, Submit, Usage
 from stages.settings import IngressSettings
 from tests.fakes import FAKE_MODEL

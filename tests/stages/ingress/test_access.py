@@ -10,9 +10,9 @@ import trio
 from stages.errors import StartupError
 from stages.ingress.access import Access
 from stages.ingress.admin import admin_paths
-from stages.ingress.app import create_app
 from stages.ingress.dialects import find_dialects
 from stages.ingress.respond import Serving
+from stages.ingress.routes import create_app
 from stages.ingress.server import bind, check_certificate
 from stages.settings import IngressSettings
 from tests.fakes import counting

@@ -288,6 +288,13 @@ def test_a_histogram_of_fewer_bounds_says_the_same_as_one_of_its_own(
     assert histogram.cumulative(bounds) == wanted
 
 
+def test_what_is_as_large_as_a_bound_is_within_it() -> None:
+    histogram = Histogram((1.0, 2.0))
+    histogram.observe(1.0)
+    histogram.observe(1.0 + 1e-12)
+    assert histogram.cumulative((1.0, 2.0)) == [1, 2, 2]
+
+
 def test_bounds_rise_and_are_all_counted() -> None:
     for family in FAMILIES:
         if family.kind == "histogram":

@@ -9,10 +9,10 @@ import openai
 import pytest
 import trio
 
-from stages.ingress.app import create_app
 from stages.ingress.dialects import openai_chat, openai_completions, openai_responses, sglang_generate
 from stages.ingress.info import Info
 from stages.ingress.respond import Serving
+from stages.ingress.routes import create_app
 from stages.ingress.server import serve_http
 from stages.messages import Delta, Ended, Event, Finish, Load, Submit, ToolCallDelta, Usage
 from stages.settings import IngressSettings
