@@ -6,29 +6,12 @@ Its first argument is a file of {"models": {name: {tool_parser, reasoning_parser
 
 import asyncio
 import json
-import os
 import sys
 import tempfile
-import urllib.request
 from pathlib import Path
 
-os.environ.setdefault("DYN_LOG", "error")
-os.environ.setdefault("DYN_SELF_HOST_METADATA", "0")
-
-from dynamo._core import DistributedRuntime, ModelRuntimeConfig
-from dynamo.llm import (
-    EngineType,
-    EntrypointArgs,
-    ModelInput,
-    ModelType,
-    WorkerType,
-    make_engine,
-    register_model,
-    run_input,
-)
+from dynamo_serving import ask, finish, serve
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-PORT = int(os.environ.get("PEER_PORT", "18771"))
 
 
 def byte_tokenizer():
@@ -58,18 +41,6 @@ def write_model(folder):
     parts = {"chat_template": template, "bos_token": "<|bos|>", "eos_token": "<|eos|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(parts))
     return tokenizer
-
-
-def ask(body):
-    data = json.dumps(body).encode()
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{PORT}/v1/chat/completions", data, {"content-type": "application/json"}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return json.dumps({"error": error.read().decode()})
 
 
 def whole(text):
@@ -118,35 +89,7 @@ async def main(work, target):
                 yield {"token_ids": tokenizer.encode(piece, add_special_tokens=False).ids}
             yield {"token_ids": [], "finish_reason": finish}
 
-        loop = asyncio.get_running_loop()
-        runtime = DistributedRuntime(loop, "mem", "tcp")
-        tasks = []
-        for number, (model, parsers) in enumerate(work["models"].items()):
-            endpoint = runtime.endpoint(f"compare.w{number}.generate")
-            config = ModelRuntimeConfig()
-            config.tool_call_parser = parsers["tool_parser"]
-            config.reasoning_parser = parsers["reasoning_parser"]
-            tasks.append(asyncio.ensure_future(endpoint.serve_endpoint(answer)))
-            await register_model(
-                ModelInput.Tokens,
-                ModelType.Chat,
-                endpoint,
-                name,
-                model,
-                worker_type=WorkerType.Aggregated,
-                runtime_config=config,
-            )
-        engine = await make_engine(runtime, EntrypointArgs(EngineType.Dynamic, http_host="127.0.0.1", http_port=PORT))
-        tasks.append(asyncio.ensure_future(run_input(runtime, "http", engine)))
-        for _ in range(300):
-            try:
-                url = f"http://127.0.0.1:{PORT}/v1/models"
-                found = await asyncio.to_thread(lambda url=url: urllib.request.urlopen(url, timeout=5).read())
-                if len(json.loads(found)["data"]) == len(work["models"]):
-                    break
-            except OSError:
-                pass
-            await asyncio.sleep(0.2)
+        tasks = await serve({model: {**each, "folder": name} for model, each in work["models"].items()}, answer)
         results = []
         for number, (model, *_) in enumerate(work["asks"]):
             body = {"model": model, "tools": work["tools"], "chat_template_kwargs": {"enable_thinking": True}}
@@ -157,10 +100,8 @@ async def main(work, target):
             body["messages"] = [{"role": "user", "content": f"stream {number}"}]
             two = streamed(await asyncio.to_thread(ask, {**body, "stream": True}))
             results.append([one, two])
-        with open(target, "w") as file:  # noqa: ASYNC230  # nothing else runs any more
-            json.dump(results, file, ensure_ascii=False)
-        # The peer's own end hangs on a closed loop.
-        os._exit(0)
+        assert not any(task.done() for task in tasks)
+        finish(results, target)
 
 
 asyncio.run(main(json.loads(Path(sys.argv[1]).read_text()), sys.argv[2]))

@@ -122,9 +122,9 @@ class Chat:
     """Messages and tools for the chat template, in neutral form.
 
     A message is a mapping with role, content (str, or None), and where they apply reasoning_content (str),
-    tool_calls (list of {id, name, arguments: mapping}), tool_call_id, parts (the texts that content joins, if some);
-    template holds the switches the template knows (reasoning_effort, enable_thinking, clear_thinking), facts what else
-    of the request it may read (tool_choice, response_format).
+    tool_calls (list of {id, name, arguments: mapping}), tool_call_id, name (of who or what says it), parts (the texts
+    that content joins, if some); template holds the switches the template knows (reasoning_effort, enable_thinking,
+    clear_thinking), facts what else of the request it may read (tool_choice, response_format).
     """
 
     messages: tuple[Mapping[str, Any], ...]

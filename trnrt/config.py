@@ -22,6 +22,7 @@ POLICIES, EVICTIONS = policy_names(), eviction_names()
 PRIORITY_POLICIES = ("fcfs", "lof", "priority")
 SHORTEST_FIRST = ("shortest-prefill-first", "spf")
 
+MIB = 1024 * 1024
 GROUPS = ("model", "http", "api", "scheduler", "cache", "device", "logging")
 
 
@@ -51,6 +52,13 @@ class HttpConfig:
     api_key: str | None = setting(None, "http", "key that every route but health checks needs", secret=True)
     admin_api_key: str | None = setting(None, "http", "key that admin routes need, in place of --api-key", secret=True)
     allowed_origins: str = setting("*", "http", "origins of web pages that may call, by commas; * is any")
+
+    prompt_cache_mb: int = setting(
+        0, "api", "MiB of memory for ids of parts of chats, so that a turn encodes what is new; 0: no such cache", low=0
+    )
+    prompt_cache_audit: float = setting(
+        0.01, "api", "share of the prompt cache's hits that are encoded whole and compared, 0 to 1", low=0
+    )
 
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "logging", "least severe line to log")
     enable_metrics: bool = setting(False, "logging", "serve Prometheus metrics at /metrics, without a key")
@@ -244,6 +252,10 @@ def check_http(config: HttpConfig) -> None:
         raise ConfigError(
             f"--log-requests-level: must be at most {MAX_REQUESTS_LEVEL}, got {config.log_requests_level}"
         )
+    if config.prompt_cache_audit > 1:
+        raise ConfigError(f"--prompt-cache-audit: must be at most 1, got {config.prompt_cache_audit:g}")
+    if config.prompt_cache_mb * MIB > MAX_INT:
+        raise ConfigError(f"--prompt-cache-mb: must be at most {MAX_INT // MIB}, got {config.prompt_cache_mb}")
     if config.otlp_sample_ratio > 1:
         raise ConfigError(f"--otlp-sample-ratio: must be at most 1, got {config.otlp_sample_ratio:g}")
 

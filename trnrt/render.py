@@ -53,7 +53,15 @@ from trnrt.model_folder import ModelFolder, read_model_folder
 from trnrt.observing import calls_of, check_traces, open_traces
 from trnrt.production_log import check_production_log, production_log
 from trnrt.render_config import RenderConfig, forwarding_rules
-from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
+from trnrt.running import (
+    Running,
+    address,
+    ingress_settings,
+    open_prompt_cache,
+    package_version,
+    run_until_signalled,
+    tell_clients,
+)
 from trnrt.stats_sources import render_sources
 from trnrt.supervise import contained, linked
 from trnrt.workers import Seat, Workers, run_workers, seat_of, spawner, unless
@@ -278,11 +286,16 @@ async def _start_stages(server: RenderServer, nursery: trio.Nursery) -> None:
             await _start_comparing(server, server.engine, nursery)
     if server.seat is not None:
         nursery.start_soon(_drain_without_parent, server, server.seat)
+    server.prompt_cache = open_prompt_cache(server.config)
     for _ in range(server.config.tokenizer_workers):
         prompts = Inbox(server.prompts[1].clone())
         server.prompt_inboxes.append(prompts)
         await nursery.start(
-            stage(run_prompt_stage, "prompt"), PromptSettings(tokenizer, server.model.template), prompts
+            stage(run_prompt_stage, "prompt"),
+            PromptSettings(tokenizer, server.model.template),
+            prompts,
+            server.prompt_cache,
+            server.stats.send.send,
         )
 
 

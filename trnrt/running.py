@@ -13,9 +13,10 @@ from attrs import define, field
 from stages.errors import StartupError, TrnrtError
 from stages.ingress.info import Readiness
 from stages.ingress.respond import Serving
+from stages.prompt.cache.switch import PromptCache
 from stages.settings import IngressSettings
 from stages.traces.exporter import TraceExporter
-from trnrt.config import HttpConfig
+from trnrt.config import MIB, HttpConfig
 from trnrt.observing import exporting
 from trnrt.supervise import first_cause
 
@@ -41,6 +42,8 @@ class Running:
     http_shutdown: trio.Event = field(factory=trio.Event, kw_only=True)
     # Where the traces of calls go, None for nowhere.
     traces: TraceExporter | None = field(default=None, kw_only=True)
+    # What the prompt stages share, None without --prompt-cache-mb.
+    prompt_cache: PromptCache | None = field(default=None, kw_only=True)
 
 
 @define(eq=False)
@@ -110,6 +113,13 @@ async def tell_clients(server: Running) -> None:
     with trio.move_on_after(LAST_FRAMES_S):
         while server.serving.answering:  # noqa: ASYNC110  # answers end in a hundred places, and this once
             await trio.sleep(LAST_FRAMES_POLL_S)
+
+
+def open_prompt_cache(config: HttpConfig) -> PromptCache | None:
+    """Return the cache that a process's prompt stages share, None where there is to be none."""
+    if not config.prompt_cache_mb:
+        return None
+    return PromptCache(config.prompt_cache_mb * MIB, config.prompt_cache_audit)
 
 
 def ingress_settings(config: HttpConfig) -> IngressSettings:

@@ -55,7 +55,15 @@ from trnrt.device import build_device
 from trnrt.observing import calls_of, open_traces
 from trnrt.production_log import check_production_log, production_log
 from trnrt.resolve import resolve
-from trnrt.running import Running, address, ingress_settings, package_version, run_until_signalled, tell_clients
+from trnrt.running import (
+    Running,
+    address,
+    ingress_settings,
+    open_prompt_cache,
+    package_version,
+    run_until_signalled,
+    tell_clients,
+)
 from trnrt.scheduling import engine_channels, scheduler_settings
 from trnrt.served import ServedModel, read_served_model
 from trnrt.stats_sources import serve_sources
@@ -205,7 +213,14 @@ async def _start_stages(server: Server, nursery: trio.Nursery, runner: Runner, p
             channels.grammar_receive,
             channels.scheduler_send.send_nowait,
         )
-    await nursery.start(stage(run_prompt_stage, "prompt"), PromptSettings(tokenizer, model.template), prompts)
+    server.prompt_cache = open_prompt_cache(server.config)
+    await nursery.start(
+        stage(run_prompt_stage, "prompt"),
+        PromptSettings(tokenizer, model.template),
+        prompts,
+        server.prompt_cache,
+        server.stats.send.send,
+    )
 
 
 async def _run_scheduler(server: Server, *, task_status: "trio.TaskStatus[SchedulerCore]") -> None:
@@ -236,4 +251,5 @@ def _info(server: Server) -> Info:
         ),
         gen_throughput=lambda: server.stats.snapshot(trio.current_time()).completion_tokens_per_s,
         cache_hit_rate=lambda: server.stats.snapshot(trio.current_time()).cache_hit_rate,
+        prompt_cache=None if server.prompt_cache is None else server.prompt_cache.info,
     )

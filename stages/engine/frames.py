@@ -162,8 +162,8 @@ def _finish(reason: Any) -> tuple[Finish | None, int]:
         return Finish(_KINDS.get(kind, "stop"), matched=matched if kind == "stop" else None), 0
     if isinstance(matched, list):
         # A stop of several ids is told by the one that completed it.
-        return Finish("stop", matched=matched[-1] if matched else None), len(matched)
-    return Finish("stop", matched=int(matched)), 1
+        return Finish("stop", matched=_token_id(matched[-1]) if matched else None), len(matched)
+    return Finish("stop", matched=_token_id(matched)), 1
 
 
 def _column(meta: Mapping[str, Any], name: str, start: int, count: int) -> list[Any] | None:

@@ -46,6 +46,8 @@ class Info:
     device: Device = Device()
     gen_throughput: Callable[[], float] = lambda: 0.0
     cache_hit_rate: Callable[[], float] = lambda: 0.0
+    # How the prompt token cache stands; None where there is none.
+    prompt_cache: Callable[[], Mapping[str, object]] | None = None
 
 
 def models(info: Info) -> dict[str, object]:
@@ -110,6 +112,7 @@ def server_info(info: Info) -> dict[str, object]:
         "version": info.version,
         "frontend": "python",
         "startup_time": info.started_s,
+        "prompt_cache": None if info.prompt_cache is None else dict(info.prompt_cache()),
         "internal_states": [internal_state],
     }
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import trio
-from attrs import evolve, frozen
+from attrs import Factory, evolve, field, frozen
 
 from stages.errors import CheckpointError, EngineFailure, InvalidRequest, RemoteFailure, RequestError
 from stages.inbox import Receive
@@ -23,6 +23,7 @@ from stages.messages import (
     Detokenized,
     ParseText,
     Prompt,
+    Record,
     Render,
     Tokenize,
     Tokenized,
@@ -30,13 +31,17 @@ from stages.messages import (
     Work,
     WorkDone,
 )
+from stages.prompt.cache.encoder import Encoder, open_caching_encoder
+from stages.prompt.cache.self_check import self_check
+from stages.prompt.cache.switch import PromptCache
 from stages.prompt.decoding import decoded
-from stages.prompt.jinja.template import open_jinja
+from stages.prompt.jinja.template import JinjaTemplate, open_jinja
 from stages.prompt.parsing import parse_text
 from stages.prompt.segments import Marked, Segment, Template
 from stages.prompt.templates import load_template
-from stages.prompt.tokenizer import PromptTokenizer, open_prompt_tokenizer
+from stages.prompt.tokenizer import PromptTokenizer, build_prompt_tokenizer
 from stages.settings import PromptSettings, TemplateSource
+from stages.tokenizer_file import TokenizerFile, read_tokenizer_file
 
 MAX_BATCH_PROMPTS = 16
 
@@ -47,11 +52,16 @@ Rendered = tuple[Segment, ...] | Marked
 async def run_prompt_stage(
     settings: PromptSettings,
     renders: Receive[Render],
+    cache: PromptCache | None = None,
+    tell: Callable[[Record], None] = lambda record: None,
     *,
     task_status: "trio.TaskStatus[None]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answer Renders until their channel ends; raises StartupError when template or tokenizer cannot be had."""
-    prompter = await trio.to_thread.run_sync(open_prompter, settings)
+    """Answer Renders until their channel ends; raises StartupError when template or tokenizer cannot be had.
+
+    The cache may be that of other prompt stages too; what it counts is told after each batch.
+    """
+    prompter = await trio.to_thread.run_sync(open_prompter, settings, cache)
     limiter = trio.CapacityLimiter(1)
     task_status.started()
     async with renders:
@@ -61,6 +71,9 @@ async def run_prompt_stage(
             answers = await trio.to_thread.run_sync(work, limiter=limiter)
             for render, answer in zip(batch, answers, strict=True):
                 _reply(render, answer)
+            if cache is not None:
+                for record in cache.records():
+                    tell(record)
 
 
 def _waiting(renders: Receive[Render]) -> list[Render]:
@@ -94,6 +107,8 @@ class Prompter:
 
     template: Callable[[Chat], Rendered]
     tokenizer: PromptTokenizer
+    # What encodes chats: the tokenizer, or a cache before it.
+    encoder: Encoder = field(default=Factory(lambda self: self.tokenizer, takes_self=True))
 
     def answers(self, prompts: "list[Work]") -> list[Answer]:
         """Return a Prompt or whatever else is asked for, or the error in its place, for each of the works."""
@@ -131,9 +146,9 @@ class Prompter:
 
     def _encoded(self, prepared: "list[Rendered | str | Answer]") -> list[Answer]:
         texts = iter(self.tokenizer.encode_texts([item for item in prepared if isinstance(item, str)]))
-        chats = iter(self.tokenizer.encode_segments([item for item in prepared if isinstance(item, tuple)]))
+        chats = iter(self.encoder.encode_segments([item for item in prepared if isinstance(item, tuple)]))
         marked = [item for item in prepared if isinstance(item, Marked)]
-        text_templates = iter(self.tokenizer.encode_marked(marked) if marked else ())
+        text_templates = iter(self.encoder.encode_marked(marked) if marked else ())
         answers: list[Answer] = []
         for item in prepared:
             if isinstance(item, str):
@@ -204,15 +219,31 @@ def _failure(what: str, error: Exception) -> EngineFailure:
     return failure
 
 
-def open_prompter(settings: PromptSettings) -> Prompter:
-    """Load template and tokenizer and check one against the other; raises StartupError."""
+def open_prompter(settings: PromptSettings, cache: PromptCache | None = None) -> Prompter:
+    """Load template and tokenizer and check one against the other, and the cache on both; raises StartupError."""
+    file = read_tokenizer_file(settings.tokenizer_path)
+    prompter = _open_plain(settings, build_prompt_tokenizer(file))
+    return prompter if cache is None else _cached(prompter, file, cache)
+
+
+def _cached(prompter: Prompter, file: TokenizerFile, cache: PromptCache) -> Prompter:
+    """Return the prompter with the cache before its tokenizer; one that is of no use or wrong is turned off."""
+    encoder = open_caching_encoder(prompter.tokenizer, cache, file)
+    if isinstance(prompter.template, JinjaTemplate) and encoder.seams is None:
+        cache.turn_off(f"{file.path}: {encoder.why_whole}", is_mismatch=False)
+    wrong = self_check(encoder, prompter.template) if cache.is_on else None
+    if wrong is not None:
+        cache.turn_off(wrong, is_mismatch=True)
+    return evolve(prompter, encoder=encoder)
+
+
+def _open_plain(settings: PromptSettings, tokenizer: PromptTokenizer) -> Prompter:
     source = settings.template
     if isinstance(source, str):
         source = TemplateSource({}, native=source)
     if not source.native:
-        tokenizer = open_prompt_tokenizer(settings.tokenizer_path)
         return Prompter(open_jinja(source, tokenizer.control_ids, time.monotonic), tokenizer)
-    template, tokenizer = load_template(source.native), open_prompt_tokenizer(settings.tokenizer_path)
+    template = load_template(source.native)
     call = {"id": "1", "name": "f", "arguments": {"k": "v"}}
     turns: list[dict[str, object]] = [
         {"role": "user"},

@@ -92,9 +92,13 @@ class PromptTokenizer:
 
 def open_prompt_tokenizer(path: str) -> PromptTokenizer:
     """Build the tokenizer of a tokenizer.json or its folder; raises CheckpointError when it cannot be."""
+    return build_prompt_tokenizer(read_tokenizer_file(path))
+
+
+def build_prompt_tokenizer(file: TokenizerFile) -> PromptTokenizer:
+    """Build the tokenizer of a file that was read; raises CheckpointError when it cannot be."""
     # Batches run in one worker thread; more threads inside would only take cores from the device.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    file = read_tokenizer_file(path)
     plain_spec = _without_added_tokens(file)
     try:
         matching = Tokenizer.from_str(file.text)

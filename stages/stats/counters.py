@@ -13,6 +13,9 @@
 | device_s | seconds the device worked | scheduler |
 | retractions | choices that gave their memory back because a running one found none, to be computed again | scheduler |
 | preemptions | choices that gave way to a better priority, to be computed again | scheduler |
+| prompt_cache_hits, _misses | chats of which any part was found, of which none was | prompt |
+| prompt_cache_found_tokens, _encoded_tokens | tokens of chats | prompt |
+| prompt_cache_audits, _mismatches, _turned_off | hits compared; found wrong; the cache turned off for good | prompt |
 """
 
 from collections import defaultdict, deque

@@ -7,7 +7,7 @@ from stages.messages import Load, Record, RequestRecord, TokenGaps, Usage
 from stages.stats.book import Book
 from stages.stats.report import statistics_of
 from stages.stats.sources import Sources, Watched
-from stages.stats.statistics import Speculation, Statistics
+from stages.stats.statistics import PromptCache, Speculation, Statistics
 from stages.trail import Trail
 
 _UNIX_S = 1_700_000_000.0
@@ -31,6 +31,7 @@ def example_statistics() -> tuple[Statistics, ...]:
         live=lambda: (trail, Trail("other")),
         load=lambda: _LOAD,
         max_running=2,
+        prompt_cache=lambda: PromptCache(False, "why", 128, 2**20, 0, 3, 1, 900, 300, 1, 1),
     )
     now_s = 86_400.0 * 2
     engine = statistics_of(book, sources, now_s, 0)

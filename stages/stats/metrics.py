@@ -28,7 +28,7 @@ from stages.stats.histograms import (
 )
 from stages.stats.report import stage_of
 from stages.stats.sources import Sources
-from stages.stats.statistics import Stage
+from stages.stats.statistics import PromptCache, Stage
 
 Labels = tuple[str, ...]
 
@@ -114,11 +114,18 @@ class Family:
     bounds: Bounds = ()
     # Whether it is there only where the engine is this process's.
     of_engine: bool = False
+    # Whether it is there only with a prompt token cache.
+    of_prompt_cache: bool = False
 
 
 def families(sources: Sources) -> list[Family]:
     """Return the families of a role."""
-    return [family for family in FAMILIES if sources.load is not None or not family.of_engine]
+    return [
+        family
+        for family in FAMILIES
+        if (sources.load is not None or not family.of_engine)
+        and (sources.prompt_cache is not None or not family.of_prompt_cache)
+    ]
 
 
 def common_labels(prefix: str, sources: Sources) -> Mapping[str, str]:
@@ -227,6 +234,17 @@ def _stages(read: Callable[[Stage], float | None]) -> Callable[[View], Values]:
     return values
 
 
+def _prompt_cache(read: Callable[[PromptCache], Mapping[str, float]]) -> Callable[[View], Values]:
+    """Return what reads the prompt token cache, by the label's value or "" without a label."""
+
+    def values(view: View) -> Values:
+        if view.sources.prompt_cache is not None:
+            for label, value in read(view.sources.prompt_cache()).items():
+                yield Sample((label,) if label else (), value)
+
+    return values
+
+
 def _owners(read: Callable[[Load], Mapping[str, tuple[int, int, int]]]) -> Callable[[View], Values]:
     """Return what reads a pool of each tier, given total, used and what the cache alone holds."""
 
@@ -277,6 +295,19 @@ _OURS = [
     Family("trnrt:lost", "counter", "what was dropped rather than keep a request waiting, by kind", lambda view: [
         Sample(("records",), view.num_lost),
         *(Sample((kind,), count()) for kind, count in view.sources.lost.items())], ("kind",)),
+    Family("trnrt:prompt_cache_enabled", "gauge", "whether the prompt token cache is used", _prompt_cache(
+        lambda cache: {"": cache.is_on}), of_prompt_cache=True),
+    Family("trnrt:prompt_cache_bytes", "gauge", "memory the prompt token cache has", _prompt_cache(
+        lambda cache: {"": cache.num_bytes}), of_prompt_cache=True),
+    Family("trnrt:prompt_cache_prompts", "counter", "chats by whether any part was found", _prompt_cache(
+        lambda cache: {"hit": cache.hits, "miss": cache.misses}), ("result",),
+        of_prompt_cache=True),
+    Family("trnrt:prompt_cache_tokens", "counter", "tokens of chats: found, or encoded", _prompt_cache(
+        lambda cache: {"found": cache.found_tokens, "encoded": cache.encoded_tokens}), ("source",),
+        of_prompt_cache=True),
+    Family("trnrt:prompt_cache_audits", "counter", "hits encoded whole and compared, by result", _prompt_cache(
+        lambda cache: {"equal": max(cache.audits - cache.mismatches, 0), "other": cache.mismatches}), ("result",),
+        of_prompt_cache=True),
     Family("trnrt:stage_depth", "gauge", "items in a stage's inbox", _stages(lambda stage: stage.depth), ("stage",)),
     Family("trnrt:stage_depth_max", "gauge", "the most there ever were", _stages(
         lambda stage: stage.high_water), ("stage",)),

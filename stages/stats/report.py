@@ -32,6 +32,7 @@ def statistics_of(book: Book, sources: Sources, now_s: float, num_lost: int) -> 
         stages=tuple(stage_of(watched, book, now_s) for watched in sources.stages),
         engine=_engine(sources.load(), totals.__getitem__, sources.max_running) if sources.load is not None else None,
         speculation=None,
+        prompt_cache=sources.prompt_cache() if sources.prompt_cache is not None else None,
         windows=book.spans.windows(unix_s),
         days=book.spans.days(unix_s),
         num_calls=sum(1 for _ in sources.live()),

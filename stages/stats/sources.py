@@ -7,6 +7,7 @@ from attrs import define, field
 
 from stages.inbox import Inbox, Meter
 from stages.messages import Load
+from stages.stats.statistics import PromptCache
 from stages.trail import Trail
 
 
@@ -50,6 +51,8 @@ class Sources:
     live: Callable[[], Iterable[Trail]] = _nothing
     # None where the engine is another's.
     load: Callable[[], Load] | None = None
+    # None without a prompt token cache.
+    prompt_cache: Callable[[], PromptCache] | None = None
     # What was lost besides records, by kind: whoever loses something puts a counter here.
     lost: dict[str, Callable[[], int]] = field(factory=dict)
     # By kind: weight, kv_cache, graph.

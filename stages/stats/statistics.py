@@ -137,6 +137,23 @@ class Speculation:
 
 
 @frozen
+class PromptCache:
+    """The prompt token cache; null without one. Counts are of chats since the start."""
+
+    is_on: bool = fact("whether it is used; it is turned off for good where it cannot be right, or was wrong")
+    reason: str | None = fact("why it is off")
+    num_bytes: int = fact("memory it has")
+    max_bytes: int = fact("the most it may have")
+    num_pieces: int = fact("parts of prompts it has")
+    hits: int = fact("prompts of which any part was found")
+    misses: int = fact("prompts of which none was")
+    found_tokens: int = fact("tokens that were found, control tokens too")
+    encoded_tokens: int = fact("tokens that were encoded")
+    audits: int = fact("hits that were encoded whole and compared")
+    mismatches: int = fact("audits and self-checks that found other ids: 0 or 1")
+
+
+@frozen
 class Call:
     """A generation call under way; no text."""
 
@@ -180,6 +197,7 @@ class Statistics:
     stages: tuple[Stage, ...] = fact("in the order in which a request meets them")
     engine: Engine | None = fact("null in a renderer")
     speculation: Speculation | None = fact("null while nothing is drafted")
+    prompt_cache: PromptCache | None = fact("null without --prompt-cache-mb")
     windows: Windows = fact("rates and latencies")
     days: tuple[Day, ...] = fact("the same by UTC day, the newest first; at most 14, since the start")
     num_calls: int = fact("generation calls under way")

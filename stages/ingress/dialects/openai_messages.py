@@ -16,10 +16,10 @@ _PART_KEY = {"text": "text", "refusal": "refusal"}
 
 @frozen(kw_only=True)
 class WireFunction:
-    """tool_calls[].function of a past turn."""
+    """tool_calls[].function of a past turn; arguments are JSON text, or the object itself as many clients have it."""
 
     name: str
-    arguments: str = ""
+    arguments: str | dict[str, Any] = ""
 
 
 @frozen(kw_only=True)
@@ -46,6 +46,7 @@ class WireMessage:
 
     role: str = field(metadata=shown(enum=list(_ROLES)))
     content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
     tool_calls: list[WireToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
@@ -70,6 +71,8 @@ def _message(raw: Any, path: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": role, "content": _content(wire, role, f"{path}.content")}
     if isinstance(message["content"], list):
         message |= _joined(message["content"])
+    if wire.name is not None:
+        message["name"] = wire.name
     if role == "assistant":
         _add_assistant_fields(message, wire, path)
     if role == "tool":
@@ -134,9 +137,9 @@ def parse_arguments(text: str) -> Any:
     return clean_json(json.loads(text, parse_constant=_refuse_constant)) if text.strip() else {}
 
 
-def _arguments(text: str, path: str) -> dict[str, Any]:
+def _arguments(given: str | dict[str, Any], path: str) -> dict[str, Any]:
     try:
-        value = parse_arguments(text)
+        value = parse_arguments(given) if isinstance(given, str) else clean_json(given)
     except (ValueError, RecursionError):
         raise _bad_arguments(path, "must be valid JSON.") from None
     if not isinstance(value, dict):

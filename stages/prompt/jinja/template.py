@@ -37,6 +37,8 @@ from stages.prompt.segments import Marked
 from stages.settings import TemplateSource
 
 ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
+# In an assistant's words these are what they say, whether or not the template speaks of them.
+THINKING_TAGS = (*OPENING, *CLOSING)
 # Behind the message to go on from; the space tells whether the template trims it.
 CONTINUED = f"{chr(0xF0100)} "
 PROBE_S = 2.0
@@ -49,8 +51,6 @@ class Compiled:
     template: Template
     traits: Traits
     thinking: Thinking
-    # Tags of thinking blocks the text itself speaks of: in an assistant's words they are what they say.
-    kept: tuple[str, ...]
 
 
 @define(eq=False)
@@ -89,7 +89,8 @@ class JinjaTemplate:
             if in_reasoning is None:
                 in_reasoning = compiled.thinking.is_on(variables)
         else:
-            text = _cut(text, marker.text(final, compiled.kept))
+            last = chat.messages[-1].get("parts", (final,))[-1]
+            text = _cut(text, marker.text(last, THINKING_TAGS))
             in_reasoning = continues_inside(final)
         return Marked(text, marker.mark, in_reasoning)
 
@@ -107,7 +108,14 @@ class JinjaTemplate:
         for name, other in (SWITCHES, SWITCHES[::-1]):
             if name in asked:
                 asked.setdefault(other, asked[name])
-        variables = {**self.source.variables, **marker.switch(chat.facts), **self.source.defaults, **asked}
+        variables = {
+            # As in transformers, which always has it.
+            "documents": None,
+            **self.source.variables,
+            **marker.switch(chat.facts),
+            **self.source.defaults,
+            **asked,
+        }
         if compiled.thinking.kind == "switch":
             variables.setdefault(compiled.thinking.name, compiled.thinking.default)
         return variables
@@ -147,8 +155,7 @@ def open_jinja(
             except Exception:  # whatever it is, these messages are none for it
                 return None
 
-        kept = tuple(tag for tag in (*OPENING, *CLOSING) if tag in text)
-        compiled[name] = Compiled(template, probe(attempt, text), thinking, kept)
+        compiled[name] = Compiled(template, probe(attempt, text), thinking)
     return JinjaTemplate(source, control_texts(control), now_s, compiled)
 
 
@@ -194,7 +201,8 @@ def _messages(chat: Chat, compiled: Compiled, marker: Marker) -> list[Message]:
         messages = _without_late_systems(messages, merges=not compiled.traits.takes_two_users)
     for message in messages:
         parts = message.pop("parts", None)
-        if compiled.traits.takes_parts_only and isinstance(message.get("content"), str):
+        takes_parts = compiled.traits.takes_parts_only or (parts and message["role"] in compiled.traits.joins_parts_of)
+        if takes_parts and isinstance(message.get("content"), str):
             message["content"] = [{"type": "text", "text": text} for text in parts or [message["content"]]]
     return messages
 
@@ -203,7 +211,7 @@ def _message(message: Mapping[str, Any], path: str, compiled: Compiled, marker: 
     role = message.get("role")
     if role not in ROLES:
         raise InvalidRequest(f"Unknown message role {role!r}.", f"{path}.role")
-    kept = compiled.kept if role == "assistant" else ()
+    kept = THINKING_TAGS if role == "assistant" else ()
     # Templates ask whether a key is there, not whether it is null.
     result: Message = {
         key: [marker.text(text, kept) for text in value] if key == "parts" else marker.value(value, kept)
@@ -218,10 +226,10 @@ def _message(message: Mapping[str, Any], path: str, compiled: Compiled, marker: 
     if compiled.traits.needs_content:
         result.setdefault("content", "")
     reasoning = result.pop("reasoning_content", None)
-    if reasoning and role == "assistant":
+    if reasoning is not None and role == "assistant":
         if compiled.traits.reads_reasoning:
             result |= reasoning_fields(reasoning)
-        else:
+        elif reasoning and not (compiled.traits.hides_calls and result.get("tool_calls") and not result.get("content")):
             result["content"] = f"<think>{reasoning}</think>{result.get('content', '')}"
             result.pop("parts", None)
     if calls := result.pop("tool_calls", None):
@@ -260,7 +268,8 @@ def _without_late_systems(messages: Sequence[Message], *, merges: bool) -> list[
         turn = {**message, "role": "user"} if is_late else message
         beside = bool(result) and result[-1]["role"] == turn["role"] == "user" and (is_late or was_system)
         if merges and beside:
-            result[-1] = {**result[-1], "content": f"{result[-1].get('content', '')}\n\n{turn.get('content', '')}"}
+            before = {key: value for key, value in result[-1].items() if key != "parts"}
+            result[-1] = {**before, "content": f"{before.get('content', '')}\n\n{turn.get('content', '')}"}
         else:
             result.append(turn)
         was_system = is_late

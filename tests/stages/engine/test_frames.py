@@ -106,6 +106,11 @@ WRONG = [
     b'{"output_ids": [1]}',
     b'{"output_ids": [1], "meta_info": {"completion_tokens": 1, "finish_reason": {}}}',
     b'{"output_ids": [1], "meta_info": {"completion_tokens": 1, "finish_reason": 7}}',
+    *(
+        b'{"output_ids": [1], "meta_info": {"completion_tokens": 1, "finish_reason": {"type": "stop", "matched": %b}}}'
+        % matched
+        for matched in (b"[[1]]", b"[{}]", b"{}", b"true", b"1.5", b'["a"]')
+    ),
 ]
 
 

@@ -14,6 +14,7 @@ from stages.stats.histograms import BOUNDS, SGLANG_STAGE_S, TOKENS, Histogram
 from stages.stats.metrics import FAMILIES
 from stages.stats.sources import Sources, Watched
 from stages.stats.stage import Stats, open_stats
+from stages.stats.statistics import PromptCache
 from stages.trail import Trail
 from tests.stages.stats.lint import Exposition, read
 from tests.stages.stats.records import record, refused
@@ -134,6 +135,20 @@ def test_the_names_that_others_read_are_there_from_the_start() -> None:
     renderer = scrape(a_stats(None), 100.0).text(is_open=False)[0].decode()
     assert "vllm:num_requests_running{" in renderer
     assert "cache_" not in renderer
+
+
+def test_a_prompt_token_cache_is_told_of_where_there_is_one() -> None:
+    stats = a_stats(None)
+    assert "prompt_cache" not in scrape(stats, 100.0).text("")[0].decode()
+    stats.sources.prompt_cache = lambda: PromptCache(True, None, 1000, 2000, 7, 30, 10, 900, 100, 3, 1)
+    exposed = scraped(stats)
+    assert exposed.problems == []
+    assert exposed.value("trnrt:prompt_cache_enabled") == 1
+    assert exposed.value("trnrt:prompt_cache_bytes") == 1000
+    assert exposed.value("trnrt:prompt_cache_prompts_total", result="hit") == 30
+    assert exposed.value("trnrt:prompt_cache_tokens_total", source="encoded") == 100
+    assert exposed.value("trnrt:prompt_cache_audits_total", result="equal") == 2
+    assert exposed.value("trnrt:prompt_cache_audits_total", result="other") == 1
 
 
 def counters_of(exposed: Exposition) -> dict[object, float]:

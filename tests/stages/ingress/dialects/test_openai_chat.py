@@ -202,7 +202,7 @@ def test_messages_become_neutral() -> None:
     ]
     assert chat_of(messages=messages).messages == (
         {"role": "developer", "content": "Be brief", "parts": ["Be ", "brief"]},
-        {"role": "user", "content": ""},
+        {"role": "user", "content": "", "name": "x"},
         {
             "role": "assistant",
             "content": None,
@@ -379,12 +379,34 @@ def test_tools_without_a_parser_are_refused_unless_the_choice_is_none() -> None:
                 [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}],
                 "messages.0.tool_calls.0.function.arguments",
             )
-            for arguments in ("{", "[]", "NaN", '{"a": NaN}', "[" * 10**5, '{"a":' * 200 + "1" + "}" * 200, 5)
+            for arguments in ("{", "[]", "NaN", '{"a": NaN}', "[" * 10**5, '{"a":' * 200 + "1" + "}" * 200, 5, [1])
         ),
     ],
 )
 def test_a_bad_message_is_named_by_its_path(messages: Any, param: str) -> None:
     assert refusal(DIALECT, {"messages": messages}).param == param
+
+
+def test_arguments_of_a_past_call_are_text_or_the_object_itself() -> None:
+    def arguments(given: object) -> Any:
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": given}}
+        (ask,) = parse(DIALECT, {"messages": [{"role": "assistant", "tool_calls": [call]}, *HELLO["messages"]]}).asks
+        assert isinstance(ask.prompt, Chat)
+        return ask.prompt.messages[0]["tool_calls"][0]["arguments"]
+
+    assert arguments({"a": {"b": [1.5, None]}}) == arguments('{"a": {"b": [1.5, null]}}') == {"a": {"b": [1.5, None]}}
+    assert arguments({"a": "\ud800"}) == {"a": "\ufffd"}
+    assert arguments({}) == arguments("") == {}
+
+
+def test_a_name_goes_with_its_message() -> None:
+    named = {"role": "user", "content": "x", "name": "Ann\ud800"}
+    result = {"role": "tool", "content": "x", "tool_call_id": "c", "name": "f"}
+    (ask,) = parse(DIALECT, {"messages": [named, result, {**named, "name": None}]}).asks
+    assert isinstance(ask.prompt, Chat)
+    assert [message.get("name") for message in ask.prompt.messages] == ["Ann\ufffd", "f", None]
+    assert "name" not in ask.prompt.messages[2]
+    assert refusal(DIALECT, {"messages": [{**named, "name": 5}]}).param == "messages.0.name"
 
 
 def test_the_words_about_messages_are_sglangs() -> None:

@@ -49,10 +49,12 @@ def conversations(draw: st.DrawFn) -> Chat:
             messages.append({"role": "assistant", "content": draw(st.none() | text), "tool_calls": calls})
             messages += [{"role": "tool", "tool_call_id": "123456789", "content": draw(text)} for _ in calls]
         answer = {"role": "assistant", "content": draw(text)}
-        messages.append(answer | ({"reasoning_content": "so " + draw(text)} if draw(st.booleans()) else {}))
+        reasoning = draw(st.none() | st.just("") | text.map("so {}".format))
+        messages.append(answer if reasoning is None else answer | {"reasoning_content": reasoning})
     continues = bool(messages) and messages[-1]["role"] == "assistant" and draw(st.booleans())
     if not continues:
-        messages.append({"role": "user", "content": draw(text)})
+        name = {"name": "Ann"} if draw(st.booleans()) else {}
+        messages.append({"role": "user", "content": draw(text), **name})
     tools = (Tool("weather", TOOL),) if draw(st.booleans()) else ()
     switches = draw(st.sampled_from([{}, {"enable_thinking": False, "thinking": False}]))
     return Chat(tuple(messages), tools, switches, continues)

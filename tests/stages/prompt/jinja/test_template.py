@@ -149,13 +149,45 @@ def test_parts_are_parts_where_the_template_takes_them_and_lines_elsewhere() -> 
     assert text_of(opened(ROLES), message) == "[user]a\nb"
     takes_parts = "{% for m in messages %}{% for p in m.content %}({{ p['text'] }}){% endfor %}{% endfor %}"
     assert text_of(opened(takes_parts), message, USER) == "(a)(b)(u)"
+    assert text_of(style("glm4"), message).startswith("[gMASK]<sop><|user|>\nab")
     answer = {"role": "assistant", "content": "<think>w</think>\n\na", "parts": ["<think>w</think>", "\n\na"]}
     assert style("qwen3")(Chat((USER, answer, USER))).mark is None
 
 
+PARTS_OR_TEXT = (
+    "{% for m in messages %}{% if loop.index0 and m.role == messages[loop.index0 - 1].role %}"
+    "{{ raise_exception('no') }}{% endif %}"
+    "{% if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endif %}[{{ m.role }}]"
+    "{% if m.content is string or m.role == 'system' %}{{ m.content }}{% else %}"
+    "{% for p in m.content %}({{ p.text }}){% endfor %}{% endif %}{% endfor %}"
+)
+
+
+def test_parts_are_parts_for_the_roles_that_a_template_takes_both_of() -> None:
+    template, parts = opened(PARTS_OR_TEXT), {"content": "ab", "parts": ["a", "b"]}
+    user, system = {"role": "user", **parts}, {"role": "system", **parts}
+    assert text_of(template, user, {"role": "assistant", **parts}) == "[user](a)(b)[assistant](a)(b)"
+    assert text_of(template, system, USER) == "[system]a\nb[user]u"
+    late = {"role": "system", "content": "s"}
+    assert (
+        text_of(template, USER, {"role": "assistant", "content": "x"}, user, late)
+        == "[user]u[assistant]x[user]a\nb\n\ns"
+    )
+
+
+def test_an_answer_in_parts_is_gone_on_from() -> None:
+    answer = {"role": "assistant", "content": "ab", "parts": ["a", "b"]}
+    assert text_of(opened(ROLES), USER, answer, continue_final_message=True) == "[user]u[assistant]a\nb"
+    assert text_of(style("glm4"), USER, answer, continue_final_message=True).endswith("<|assistant|>\nab")
+
+
+def test_there_are_no_documents_as_transformers_has_it() -> None:
+    assert text_of(opened("{{ documents is none }}{{ tools is none }}"), USER) == "TrueTrue"
+
+
 def test_a_template_reads_what_else_the_request_says_and_what_it_writes_there_stays_text() -> None:
     template = opened(
-        "{{ tool_choice }}|{{ (response_format or {}).type }}|{{ documents }}", ("<|end|>",), defaults={"a": 1}
+        "{{ tool_choice }}|{{ (response_format or {}).type }}|{{ documents or '' }}", ("<|end|>",), defaults={"a": 1}
     )
     facts = {"tool_choice": "auto", "response_format": {"type": "<|end|>"}}
     rendered = template(Chat((USER,), facts=facts, template={"documents": "<|end|>", "tool_choice": "mine"}))
@@ -194,6 +226,29 @@ def test_think_tags_of_an_assistant_are_read_by_the_template() -> None:
     rendered = style("qwen3")(Chat(turns))
     assert rendered.mark is None
     assert "assistant\na<|im_end|>" in rendered.text
+
+
+def test_think_tags_of_an_assistant_are_tags_though_the_template_speaks_of_none() -> None:
+    template = opened(ROLES, ("<think>", "</think>"))
+    block = "<think>w</think>a"
+    assert template(Chat((USER, {"role": "assistant", "content": block}, USER))).mark is None
+    final = Chat((USER, {"role": "assistant", "content": "<think>w"}), continue_final_message=True)
+    assert template(final).mark is None
+    assert template(Chat(({"role": "user", "content": block},))).mark is not None
+
+
+def test_reasoning_is_left_out_where_it_would_hide_the_calls() -> None:
+    call = {"id": "123456789", "name": "f", "arguments": {"a": 1}}
+    turns = (USER, {"role": "assistant", "content": None, "reasoning_content": "why", "tool_calls": [call]})
+    assert "why" not in text_of(style("granite"), *turns)
+    assert '"arguments": {"a": 1}' in text_of(style("granite"), *turns)
+    assert "<think>why</think><|im_end|>" in text_of(style("chatml"), *turns)
+
+
+def test_empty_reasoning_is_the_templates_to_show() -> None:
+    answer = {"role": "assistant", "content": "ans", "reasoning_content": ""}
+    assert "<think></think>" in text_of(style("glm4"), USER, answer)
+    assert text_of(opened(ROLES), USER, answer) == "[user]u[assistant]ans"
 
 
 @pytest.mark.parametrize("content", ["partial ", "  partial", "a\n", ""])
