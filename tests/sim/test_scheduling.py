@@ -82,6 +82,8 @@ def test_what_was_done_is_counted_once_even_when_it_had_to_be_done_again():
             totals = engine.stats.snapshot(trio.current_time()).totals
         assert totals["retractions"] > 0
         assert (totals["prompt_tokens"], totals["completion_tokens"], totals["choices_length"]) == (18, 32, 2)
+        # Once a choice, however often it was let in; what was given back is computed again.
+        assert totals["looked_up_tokens"] == 18 < totals["prefill_tokens"]
         assert totals["device_s"] == totals["steps_prefill"] * PREFILL_S + totals["steps_decode"] * DECODE_S
 
     run_sim(main)

@@ -28,6 +28,7 @@ async def test_a_call_is_counted_with_its_latencies_and_no_engine_is_told_of() -
     window = told["windows"]["last_1m"]
     assert (told["role"], told["engine"], told["worker"], told["model"]) == ("render", None, None, "demo")
     assert (window["calls"], window["outcomes"]) == (2, {"stop": 2})
+    assert told["lost"] == {"records": 0, "log_lines": 0}
     assert window["time_to_first_token"]["count"] == window["end_to_end"]["count"] == 2
     assert window["completion_tokens"] == window["inter_token"]["count"] + 2 > 4
     assert [stage["name"] for stage in told["stages"]] == ["ingress", "prompt", "engine", "detokenizer", "stats"]

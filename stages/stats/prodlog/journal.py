@@ -121,6 +121,8 @@ class Journal:
     num_files: int = 0
     file: LogFile | None = None
     _key: bytes = bytes(KEY_BYTES)
+    # What the newest file is named by: it rises though the clock be set back, since by name the oldest file goes first.
+    _named_s: float = 0.0
 
     def write(self, items: deque[Item]) -> None:
         """Write and remove items, the first first; raises OSError with what was not written still in `items`."""
@@ -158,7 +160,8 @@ class Journal:
         at_s = self.clock()
         # Anew each time: a folder that was removed comes back with another key.
         self._key = self.folder.key()
-        path, descriptor = self.folder.create(at_s, self.run.id, self.num_files + 1)
+        self._named_s = max(at_s, self._named_s)
+        path, descriptor = self.folder.create(self._named_s, self.run.id, self.num_files + 1)
         self.num_files += 1
         file = LogFile(path, descriptor)
         header = Header(

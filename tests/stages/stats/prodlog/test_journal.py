@@ -77,6 +77,19 @@ def test_all_files_stay_under_their_bound_and_the_oldest_go_first(tmp_path: Path
     assert total_bytes(tmp_path) > bound - 2 * (1 << 16) - 1000
 
 
+def test_the_oldest_go_first_though_the_clock_was_set_back(tmp_path: Path):
+    one, now_s = journal(tmp_path, max_bytes=300_000), [AT_S]
+    one.clock = lambda: now_s[0]
+    one.write(records(500))
+    now_s[0] -= 86_400
+    one.write(records(1500, first=500))
+    one.close()
+
+    numbers = [line.at_s - AT_S for line in read(tmp_path).of(RequestLine)]
+    assert numbers == [float(number) for number in range(int(numbers[0]), 2000)]
+    assert 0 < numbers[0] < 2000
+
+
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 120)), max_size=25))
 @settings(max_examples=20)
 def test_three_processes_in_one_folder_stay_under_its_bound_together(
