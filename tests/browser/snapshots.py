@@ -69,6 +69,7 @@ def snapshot(
         stages=tuple(_stage(stage, depths.get(stage, 0), busy, after_s) for stage in STAGES),
         engine=_engine(running, queued, held, cached, is_paused),
         speculation=speculation,
+        prompt_cache=None,
         windows=Windows(*(Window(**fields) for fields in windows.values())),
         days=tuple(Day(**windows[4321], date=f"2025-11-{day}") for day in (30, 29, 28)),
         num_calls=running + queued,
