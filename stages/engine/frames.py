@@ -61,6 +61,10 @@ class FrameReader:
         told = self._num_told
         if total < told:
             raise RemoteFailure(f"invalid engine frame: completion_tokens decreased from {told} to {total}")
+        # What waits for a slow reader is sized by what was asked for; an engine asked for nothing may make one.
+        most = max(self._submit.max_new_tokens, 1)
+        if total > most:
+            raise RemoteFailure(f"invalid engine frame: {total} tokens exist where at most {most} were asked for")
         start = _start(len(ids), total, told, num_trimmed)
         new_ids = tuple(ids[start:])
         for token_id in new_ids:

@@ -67,6 +67,17 @@ def test_one_id_of_two_is_new_unless_a_stop_was_left_out() -> None:
     assert read(reader, [8], 2).token_ids == (8,)
 
 
+def test_more_tokens_than_were_asked_for_are_the_engines_failure() -> None:
+    reader = reader_of(max_new_tokens=2)
+    assert read(reader, [7, 8], 2).token_ids == (7, 8)
+    with pytest.raises(RemoteFailure, match="3 tokens exist where at most 2 were asked for"):
+        read(reader, [7, 8, 9], 3)
+
+
+def test_an_engine_that_makes_one_token_where_none_were_asked_for_has_not_failed() -> None:
+    assert read(reader_of(max_new_tokens=0), [7], 1, {"type": "length"}).token_ids == (7,)
+
+
 FINISHES = [
     ({"type": "length", "length": 3}, Finish("length")),
     ("length", Finish("length")),
