@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stages.errors import StartupError
+from trnrt.starting import end_at
 
 if TYPE_CHECKING:
     from trnrt.config import Config
@@ -23,11 +24,11 @@ log = logging.getLogger("trnrt")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code of docs/CONFIGURATION.md."""
-    if argv is None:
-        # Loading can be long, and without a handler SIGTERM does nothing at all to process 1 of a container.
-        signal.signal(signal.SIGTERM, _stop_starting)
     args = list(sys.argv[1:] if argv is None else argv)
     command = args.pop(0) if args and args[0] in COMMANDS else "serve"
+    if argv is None:
+        # Without a handler SIGTERM does nothing at all to process 1 of a container; Ctrl-C in a simulation is trio's.
+        end_at(signal.SIGTERM, *(() if command in ("simulate", "report") else (signal.SIGINT,)))
     # Spinning threads on shared cores collapse; the tokenizer's own pool would take the cores that serve.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -74,10 +75,6 @@ def _run(command: str, config: "Config | RenderConfig", args: Sequence[str]) -> 
     except Exception:
         log.critical("the process failed", exc_info=True)
         return 1
-
-
-def _stop_starting(number: int, frame: object) -> None:
-    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from stages.settings import IngressSettings
 from stages.traces.exporter import TraceExporter
 from trnrt.config import MIB, HttpConfig
 from trnrt.observing import exporting
+from trnrt.starting import end_if_signalled
 from trnrt.supervise import first_cause
 
 # How long the last frames may take to reach their clients once the engine has finished.
@@ -74,6 +75,7 @@ async def until_signalled(
 ) -> int:
     """Run `serve` until it returns and return the exit code; the first signal drains, the second stops at once."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        end_if_signalled()
         async with trio.open_nursery() as nursery:
             outcome = _Outcome()
             nursery.start_soon(_watch_signals, signals, server, drain, drain_timeout_s, nursery, outcome)

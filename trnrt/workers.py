@@ -25,6 +25,7 @@ import trio
 from attrs import define, field, frozen
 
 from trnrt.children import exited, how_it_ended
+from trnrt.starting import end_if_signalled
 
 # In a worker's environment: its number, the listening socket, its end of the pair.
 WORKER_VARIABLE = "TRNRT_RENDER_WORKER"
@@ -205,6 +206,7 @@ async def run_workers(
     `beside` runs with them; what it raises stops them, and is raised.
     """
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        end_if_signalled()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_obey_signals, signals, workers)
             failures: list[Exception] = []

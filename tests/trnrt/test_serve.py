@@ -206,6 +206,34 @@ def test_a_signal_while_the_server_loads_ends_it_quietly(number: signal.Signals,
     assert b"listening" not in rest
 
 
+SWALLOWING = """
+import os, signal, sys, time
+import trnrt.serve
+from trnrt.__main__ import main
+
+def build_device(*args, build=trnrt.serve.build_device):
+    try:
+        os.kill(os.getpid(), {number})
+        time.sleep(5)
+    except BaseException:
+        pass
+    return build(*args)
+
+trnrt.serve.build_device = build_device
+sys.argv = ["trnrt", "--port", "0", "--device-mode", "eager"]
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_that_a_library_swallows_while_the_server_loads_still_ends_it(number: signal.Signals, code: int):
+    program = SWALLOWING.format(number=int(number))
+    ended = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, timeout=60)
+    assert ended.returncode == code
+    assert b"Traceback" not in ended.stderr
+    assert b"listening" not in ended.stderr
+
+
 @pytest.mark.parametrize("command", ["serve", "render"])
 def test_an_interrupt_while_modules_are_imported_ends_it_quietly(command: str) -> None:
     with subprocess.Popen(
