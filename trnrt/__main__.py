@@ -1,6 +1,6 @@
 """`python -m trnrt [serve|render|compile|simulate|report] [flags]`: argv to an exit code.
 
-What takes a while to import is imported in main, where a Ctrl-C is an exit code and no traceback.
+What takes a while to import is imported in main, where a signal is an exit code and no traceback.
 """
 
 import logging
@@ -10,8 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stages.errors import StartupError
-from trnrt.starting import end_at
+from trnrt.starting import end_at, end_if_signalled
 
 if TYPE_CHECKING:
     from trnrt.config import Config
@@ -32,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Spinning threads on shared cores collapse; the tokenizer's own pool would take the cores that serve.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from stages.errors import StartupError
+
     try:
         if command == "simulate":
             from trnrt.simulate import run_simulate
@@ -56,8 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str, config: "Config | RenderConfig", args: Sequence[str]) -> int:
+    from stages.errors import StartupError
     from trnrt.render_config import RenderConfig
 
+    end_if_signalled()
     try:
         if isinstance(config, RenderConfig):
             from trnrt.render import run_render
