@@ -55,7 +55,7 @@ def test_the_one_that_is_bumped_is_refused_as_by_a_full_queue():
         (0.2, submit("better", words(8, 3), priority=2)),
     ]
     heard = play(wanted, make_device(), events)
-    assert heard["worse"].ended.finish == Finish("abort", message=BUMPED, status=503)
+    assert heard["worse"].ended.finish == Finish("abort", message=BUMPED, status=503, cause="displaced")
     assert heard["worse"].ended.usage == Usage(8, 0)
     assert heard["better"].ended.finish.kind == "length"
 
@@ -102,7 +102,7 @@ def test_a_wait_is_over_at_its_very_instant(until_s: float, is_served: bool):
         assert heard.times_s == (2.0,)
     else:
         assert ended_s == [until_s]
-        assert heard.ended.finish == Finish("abort", message=WAITED_TOO_LONG, status=503)
+        assert heard.ended.finish == Finish("abort", message=WAITED_TOO_LONG, status=503, cause="queue_timeout")
 
 
 def test_a_wait_that_is_over_is_noticed_while_nothing_else_happens():
