@@ -48,8 +48,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": ("/v1/chat/completions", {**CHAT, "tools": TOOLS}),
     "chat with a stop": ("/v1/chat/completions", {**CHAT, "stop": ["day"]}),
     "two choices": ("/v1/chat/completions", {**CHAT, "n": 2}),
-    "completions": ("/v1/completions", {"prompt": "Once", "echo": True}),
-    "a batch": ("/v1/completions", {"prompt": ["Once", "Twice"], "n": 2}),
+    "completions": ("/v1/completions", {"prompt": "Once", "echo": True, "max_tokens": 64}),
+    "a batch": ("/v1/completions", {"prompt": ["Once", "Twice"], "n": 2, "max_tokens": 64}),
     "logprobs": ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 2}),
 }
 
