@@ -14,8 +14,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 # The packages are a layer of their own, made anew only when these two files change. The environment has no pip.
 COPY pyproject.toml constraints.txt ./
-RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m venv --without-pip "$PREFIX" \
+RUN python -m venv --without-pip "$PREFIX" \
     && python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
       > requirements.txt \
     && python -m pip --python "$PREFIX/bin/python" install --constraint constraints.txt --requirement requirements.txt
@@ -23,8 +22,7 @@ COPY README.md LICENSE ./
 COPY graphs/ graphs/
 COPY stages/ stages/
 COPY trnrt/ trnrt/
-RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m pip --python "$PREFIX/bin/python" install --no-deps . \
+RUN python -m pip --python "$PREFIX/bin/python" install --no-deps . \
     && mkdir -p "$TRNRT_HOME/.cache/huggingface"
 
 FROM ${PYTHON_IMAGE}
